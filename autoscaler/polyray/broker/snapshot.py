@@ -1,0 +1,137 @@
+"""What the broker sees and what it decides: immutable, integers only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from polyray.core.explain import Explanation
+from polyray.core.resources import Resources
+from polyray.core.spec import CapacityType
+
+
+@dataclass(frozen=True)
+class Offering:
+    """Something that a provider can launch. Prices are micro-dollars an hour."""
+
+    name: str
+    pool: str
+    provider: str
+    instance_type: str
+    zone: str
+    capacity_type: CapacityType
+    usd_micros_per_hour: int
+    resources: Resources
+    boot_seconds: int = 60
+    join_limit_seconds: int = 600
+    #: How many of it may run at once.
+    max_nodes: int = 1000
+    simulated: bool = False
+
+
+@dataclass(frozen=True)
+class NodeView:
+    """A node that takes leases (`ready`), or one that is on its way."""
+
+    node_id: str
+    pool: str
+    capacity_type: CapacityType
+    resources: Resources
+    #: What live leases hold of it.
+    used: Resources
+    #: Milli-units left per GPU index; a lease's whole GPUs need whole devices.
+    free_devices: tuple[int, ...]
+    ready: bool
+    offering: str
+    #: The workload it was launched for: it has the first right to it.
+    launched_for: str | None = None
+    #: Milliseconds since the epoch when it became idle; None while it is used or was never ready.
+    idle_since_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A queued workload. `bundles` are the gang, head first."""
+
+    workload_id: str
+    tenant: str
+    bundles: tuple[Resources, ...]
+    capacity: tuple[CapacityType, ...]
+    priority: int
+    queued_ms: int
+    max_wait_ms: int | None = None
+    max_cost_usd_micros: int | None = None
+    max_duration_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class TenantView:
+    tenant: str
+    nominal: Resources
+    borrowing_limit: Resources
+    #: Of its live leases.
+    used: Resources
+    #: Micro-dollars left this month for cloud nodes; None without a budget.
+    budget_left_usd_micros: int | None = None
+    suspended: bool = False
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    now_ms: int
+    tenants: tuple[TenantView, ...]
+    nodes: tuple[NodeView, ...]
+    #: Oldest first within a priority.
+    queue: tuple[Waiting, ...]
+    offerings: tuple[Offering, ...] = ()
+    #: Names of offerings that failed lately, with when they may be tried again.
+    cooling: tuple[tuple[str, int], ...] = ()
+    idle_seconds: int = 300
+
+
+@dataclass(frozen=True)
+class Placement:
+    """One bundle on one node. `devices` are (GPU index, milli-share) pairs."""
+
+    rank: int
+    node_id: str
+    resources: Resources
+    devices: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Grant:
+    workload_id: str
+    placements: tuple[Placement, ...]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A node to launch for a workload, with the receipt of the choice."""
+
+    workload_id: str
+    offering: Offering
+    receipt: dict[str, object] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True)
+class Drain:
+    node_id: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A workload that can never run, whatever is freed or launched."""
+
+    workload_id: str
+    explanation: Explanation
+
+
+@dataclass(frozen=True)
+class Plan:
+    grants: tuple[Grant, ...] = ()
+    launches: tuple[Launch, ...] = ()
+    drains: tuple[Drain, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    #: Workload -> why it waits, for everything left in the queue.
+    explanations: dict[str, Explanation] = field(default_factory=dict, hash=False)

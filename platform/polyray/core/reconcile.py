@@ -1,0 +1,181 @@
+"""A keyed work queue and the loop that drains it.
+
+Reconcilers are level-triggered: a wake-up says only *which* entity to look at, never what happened to
+it, so wake-ups may be lost, doubled or merged freely. Per key the queue promises:
+
+1. wake-ups merge: waking a key that waits already changes nothing but its due time;
+2. one run at a time: a key that is woken while it runs is run once more afterwards;
+3. back-off: a failing key waits 0.5 s, 1 s, 2 s ... up to a limit, with jitter; success resets it;
+4. resync: a key is looked at again after `resync_seconds` even if nobody wakes it, until forgotten.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import structlog
+
+from polyray.core.clock import Clock, SystemClock
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a run asks for: look again after `again_seconds`, or never (`forget`)."""
+
+    again_seconds: float | None = None
+    forget: bool = False
+
+
+class Reconciler(Protocol):
+    """Brings one entity nearer to what is desired. Never sleeps; asks to be called again instead."""
+
+    @property
+    def kind(self) -> str: ...
+
+    def pending(self) -> list[str]:
+        """Return the keys that need looking at now (at start, and at every resync)."""
+
+    def reconcile(self, key: str) -> Done: ...
+
+
+@dataclass
+class _Entry:
+    #: Monotonic seconds from which the key may run; None while it runs and nobody has woken it since.
+    due: float | None
+    running: bool = False
+    failures: int = 0
+
+
+@dataclass
+class KeyedQueue:
+    """The pure part: which key may run, and when. Not thread-safe; `Loop` holds the lock."""
+
+    resync_seconds: float = 15.0
+    max_backoff_seconds: float = 30.0
+    rng: random.Random = field(default_factory=random.Random)
+    _entries: dict[str, _Entry] = field(default_factory=dict)
+
+    def wake(self, key: str, now: float, after_seconds: float = 0.0) -> None:
+        due = now + after_seconds
+        entry = self._entries.setdefault(key, _Entry(due))
+        entry.due = due if entry.due is None else min(entry.due, due)
+
+    def take(self, now: float) -> str | None:
+        """Return the key that has been due longest, marked as running; None if there is none."""
+        ready = [
+            (e.due, key) for key, e in self._entries.items() if not e.running and e.due is not None and e.due <= now
+        ]
+        if not ready:
+            return None
+        _, key = min(ready)
+        self._entries[key].running, self._entries[key].due = True, None
+        return key
+
+    def done(self, key: str, result: Done, now: float) -> None:
+        entry = self._entries[key]
+        entry.running, entry.failures = False, 0
+        if result.forget and entry.due is None:
+            del self._entries[key]
+            return
+        again = self.resync_seconds if result.again_seconds is None else result.again_seconds
+        entry.due = now + again if entry.due is None else min(entry.due, now + again)
+
+    def failed(self, key: str, now: float) -> float:
+        """Record a failed run and return the back-off in seconds. Wake-ups do not shorten it."""
+        entry = self._entries[key]
+        entry.running, entry.failures = False, entry.failures + 1
+        backoff: float = min(0.5 * 2 ** min(entry.failures - 1, 16), self.max_backoff_seconds)
+        backoff *= self.rng.uniform(0.8, 1.2)
+        entry.due = now + backoff
+        return backoff
+
+    def next_due(self) -> float | None:
+        """Return the earliest monotonic time at which a key may run."""
+        return min((e.due for e in self._entries.values() if not e.running and e.due is not None), default=None)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+class Loop:
+    """Runs one reconciler over its queue with a few threads."""
+
+    def __init__(
+        self,
+        reconciler: Reconciler,
+        *,
+        threads: int = 1,
+        clock: Clock | None = None,
+        resync_seconds: float = 15.0,
+        may_run: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self.reconciler = reconciler
+        self._clock = clock or SystemClock()
+        self._queue = KeyedQueue(resync_seconds=resync_seconds)
+        self._resync_seconds = resync_seconds
+        self._next_resync = 0.0
+        self._may_run = may_run
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._threads = [
+            threading.Thread(target=self._run, name=f"{reconciler.kind}-{n}", daemon=True) for n in range(threads)
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self, timeout_seconds: float = 5.0) -> None:
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join(timeout_seconds)
+
+    def wake(self, key: str, after_seconds: float = 0.0) -> None:
+        with self._changed:
+            self._queue.wake(key, self._clock.monotonic(), after_seconds)
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while (key := self._next()) is not None:
+            try:
+                result = self.reconciler.reconcile(key)
+            except Exception:
+                with self._changed:
+                    backoff = self._queue.failed(key, self._clock.monotonic())
+                log.exception("reconcile_failed", kind=self.reconciler.kind, key=key, retry_seconds=round(backoff, 1))
+            else:
+                with self._changed:
+                    self._queue.done(key, result, self._clock.monotonic())
+                    self._changed.notify()
+
+    def _next(self) -> str | None:
+        """Block until a key may run; return None when the loop stops."""
+        with self._changed:
+            while not self._stopping:
+                now = self._clock.monotonic()
+                if self._may_run():
+                    self._resync(now)
+                    if (key := self._queue.take(now)) is not None:
+                        return key
+                due = self._queue.next_due()
+                wait = min(due if due is not None else self._next_resync, self._next_resync) - now
+                self._changed.wait(min(max(wait, 0.01), 1.0))
+            return None
+
+    def _resync(self, now: float) -> None:
+        if now < self._next_resync:
+            return
+        self._next_resync = now + self._resync_seconds
+        try:
+            for key in self.reconciler.pending():
+                self._queue.wake(key, now)
+        except Exception:
+            log.exception("resync_failed", kind=self.reconciler.kind)
