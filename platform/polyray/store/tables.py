@@ -178,6 +178,8 @@ class Cluster(Base):
     secret: Mapped[str]
     #: Set when the cluster is not wanted any more.
     stop_requested_ms: Mapped[int | None]
+    #: Why it ended before its work did (`polyray.tenants.cluster_plan.Loss`); empty if it did not.
+    loss: Mapped[str] = mapped_column(String(16), default="")
     driver_started_ms: Mapped[int | None]
     created_ms: Mapped[int]
     ready_ms: Mapped[int | None]

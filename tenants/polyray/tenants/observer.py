@@ -1,0 +1,103 @@
+"""What the core shows, looked at once for everybody.
+
+One thread asks the fabric every half second; reconcilers read the latest view and are woken when
+something they care about changed. A view that is too old is no view: nothing is decided on it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import structlog
+
+from polyray.core.clock import Clock
+from polyray.core.errors import Unavailable
+from polyray.tenants.slices import Fabric, FabricNode, GangStatus, SliceStatus
+
+log = structlog.get_logger(__name__)
+
+INTERVAL_SECONDS = 0.5
+#: Older than this, a view is not decided on.
+STALE_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class View:
+    """The core at one moment (monotonic seconds)."""
+
+    at: float
+    nodes: Mapping[str, FabricNode] = field(default_factory=dict)
+    gangs: Mapping[str, GangStatus] = field(default_factory=dict)
+    slices: Mapping[str, SliceStatus] = field(default_factory=dict)
+
+
+class Observer:
+    """Holds the latest view. `on_change(cluster_id)` is called for each cluster that looks different."""
+
+    def __init__(self, fabric: Fabric, clock: Clock, on_change: Callable[[str], None]) -> None:
+        self._fabric = fabric
+        self._clock = clock
+        self._on_change = on_change
+        self._view: View | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="observer", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    def view(self) -> View:
+        """Return the latest view.
+
+        Raises:
+            Unavailable: if the core has not answered for `STALE_SECONDS`.
+        """
+        view = self._view
+        if view is None or self._clock.monotonic() - view.at > STALE_SECONDS:
+            raise Unavailable("the core has not answered lately", hint="see 'polyray status'")
+        return view
+
+    def refresh(self) -> None:
+        """Look once, and tell what changed."""
+        at = self._clock.monotonic()
+        new = View(
+            at=at,
+            nodes={node.node_id: node for node in self._fabric.nodes()},
+            gangs={gang.cluster_id: gang for gang in self._fabric.gangs()},
+            slices={status.lease_id: status for status in self._fabric.slices()},
+        )
+        old, self._view = self._view, new
+        for cluster_id in changed_clusters(old, new):
+            self._on_change(cluster_id)
+
+    def _run(self) -> None:
+        answered = True
+        while not self._stopping.is_set():
+            try:
+                self.refresh()
+                answered = True
+            except Exception as error:
+                if answered:
+                    log.warning("core_does_not_answer", error=str(error))
+                answered = False
+            self._stopping.wait(INTERVAL_SECONDS)
+
+
+def changed_clusters(old: View | None, new: View) -> set[str]:
+    """Return the clusters whose gang, slices or nodes differ between two views (memory use aside)."""
+
+    def facts(view: View | None) -> set[tuple[object, ...]]:
+        if view is None:
+            return set()
+        found: set[tuple[object, ...]] = {(g.cluster_id, g.state) for g in view.gangs.values()}
+        for status in view.slices.values():
+            node = view.nodes.get(status.node_id)
+            alive = node is not None and node.alive
+            found.add((status.cluster_id, status.lease_id, status.generation, status.state, status.driver, alive))
+        return found
+
+    return {str(fact[0]) for fact in facts(old) ^ facts(new)}
