@@ -120,7 +120,7 @@ class Unauthenticated(PolyrayError):
         self.reason = reason
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.reason, self.message)
+        return *super().__reduce__(), {"reason": self.reason}
 
 
 class Unavailable(PolyrayError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import secrets
 import unicodedata
+from decimal import Decimal
 
 from polyray.core.errors import Invalid
 
@@ -18,6 +19,8 @@ ID = re.compile(r"[a-z]{3}-[0-9a-z]{12}")
 
 #: Crockford's alphabet in lower case: no i, l, o, u, so that an id can be read out loud.
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+#: Unicode categories: control, format (bidi marks are), surrogate, private, unassigned, line and paragraph separator.
+_UNPRINTABLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 KINDS = {
     "job": "job",
@@ -69,7 +72,7 @@ def parse_display_name(text: object, *, field: str) -> str:
     if not isinstance(text, str):
         raise Invalid("a display name is text", field=field)
     name = unicodedata.normalize("NFC", text).strip()
-    if not 1 <= len(name) <= 100 or any(unicodedata.category(c) in {"Cc", "Cf", "Cs", "Co", "Cn"} for c in name):
+    if not 1 <= len(name) <= 100 or any(unicodedata.category(c) in _UNPRINTABLE for c in name):
         raise Invalid(
             f"{shown(text)} is not a display name",
             field=field,
@@ -79,6 +82,15 @@ def parse_display_name(text: object, *, field: str) -> str:
 
 
 def shown(value: object) -> str:
-    """Return `value` as it may be put in a message: bounded, escaped, on one line."""
-    text = ascii(value)
+    """Return `value` as it may be put in a message: bounded, escaped, on one line, however large it is."""
+    match value:
+        case str():
+            text = ascii(value[:61])
+        # The digits of a huge integer take long to write, and Python refuses beyond some thousands.
+        case int() if abs(value) >= 10**40:
+            text = "an integer of more than 40 digits"
+        case bool() | int() | float() | Decimal() | None:
+            text = ascii(value)
+        case _:
+            text = f"a {type(value).__name__}"
     return text if len(text) <= 60 else text[:57] + "..."

@@ -38,10 +38,10 @@ class Layout:
         return self.tenant(tenant) / "blobs" / parse_sha256(sha256, field="sha256")
 
     def dataset(self, tenant: str, name: str, version: int) -> Path:
-        return self.tenant(tenant) / "datasets" / _checked(name) / str(int(version))
+        return self.tenant(tenant) / "datasets" / _checked(name) / _number(version)
 
     def model(self, tenant: str, name: str, version: int) -> Path:
-        return self.tenant(tenant) / "models" / _checked(name) / str(int(version))
+        return self.tenant(tenant) / "models" / _checked(name) / _number(version)
 
     def run(self, tenant: str, workload_id: str) -> Path:
         return self.tenant(tenant) / "runs" / _checked(workload_id)
@@ -58,3 +58,9 @@ def _checked(part: str) -> str:
     if SLUG.fullmatch(part) or is_id(part):
         return part
     raise ValueError(f"{part!r} must have been validated before it reaches a path")
+
+
+def _number(version: int) -> str:
+    if version < 1:
+        raise ValueError(f"{version!r} must have been validated before it reaches a path")
+    return str(int(version))

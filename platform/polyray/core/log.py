@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 import structlog
@@ -14,19 +14,34 @@ _SECRET_FIELD = re.compile(r"token|secret|password|authorization|cookie|api_key|
 _SECRET_TEXT = re.compile(
     r"eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"  # a JWT
     r"|\bpr_[A-Za-z0-9_-]{16,}"  # an API key
-    r"|(?<=[?&])[^=\s&\"']+=[^\s&\"']+"  # a query string's values
-    r"|(?i:bearer)\s+\S+"
+    r"|(?<=\S\?)[^\s\"'<>]+"  # a query string
+    r"|(?<=://)[^/\s@\"']+(?=@)"  # user and password in a URL
+    r"|(?i:bearer|basic)\s+[^\s\"',]+"
 )
 
 
 def redact(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Replace what looks like a credential, by field name and by shape."""
     for key, value in event.items():
-        if _SECRET_FIELD.search(key) and not isinstance(value, (bool, int, float)):
-            event[key] = "[redacted]"
-        elif isinstance(value, str):
-            event[key] = _SECRET_TEXT.sub("[redacted]", value)
+        event[key] = _redacted(key, value)
     return event
+
+
+def _redacted(name: str, value: object) -> object:
+    """Return `value` without credentials; what JSON cannot say is shown as its `repr`, which is redacted too."""
+    match value:
+        case bool() | int() | float() | None:
+            return value
+        case _ if _SECRET_FIELD.search(name):
+            return "[redacted]"
+        case str():
+            return _SECRET_TEXT.sub("[redacted]", value)
+        case Mapping():
+            return {_redacted("", str(key)): _redacted(str(key), item) for key, item in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [_redacted(name, item) for item in value]
+        case _:
+            return _SECRET_TEXT.sub("[redacted]", repr(value))
 
 
 def configure(level: str = "INFO", *, component: str) -> None:

@@ -8,7 +8,9 @@ from polyray.core.errors import Invalid
 from polyray.core.ids import shown
 
 MICROS = 10**6
-MAX_USD_MICROS = 10**15
+MICRO = Decimal("0.000001")
+MAX_USD = 10**9
+MAX_USD_MICROS = MAX_USD * MICROS
 HOUR_MS = 3_600_000
 
 
@@ -19,17 +21,28 @@ def parse_usd(value: object, *, field: str) -> int:
         Invalid: for booleans, negatives, non-finite numbers, over 10^9 dollars or below a micro-dollar.
     """
     try:
-        if isinstance(value, bool) or not isinstance(value, (int, float, str, Decimal)):
-            raise InvalidOperation
-        exact = Decimal(str(value))
+        exact = _exact(value)
     except InvalidOperation:
         raise Invalid(f"{shown(value)} is not an amount of dollars", field=field, hint="such as 250 or 3.06") from None
-    if not exact.is_finite() or exact < 0 or exact * MICROS > MAX_USD_MICROS:
+    if not exact.is_finite() or not 0 <= exact <= MAX_USD:
         raise Invalid(f"{shown(value)} is out of range", field=field, hint="from 0 to 10^9 dollars")
-    micros = exact * MICROS
-    if micros != micros.to_integral_value():
+    if exact != exact.quantize(MICRO):
         raise Invalid(f"{shown(value)} is finer than a micro-dollar", field=field, hint="six decimals at most")
-    return int(micros)
+    return int(exact * MICROS)
+
+
+def _exact(value: object) -> Decimal:
+    match value:
+        case bool():
+            raise InvalidOperation
+        case int() | Decimal():
+            return Decimal(value)
+        case float():
+            return Decimal(str(value))  # the decimals that its author wrote
+        case str() if len(value) <= 40 and value.isascii():
+            return Decimal(value)
+        case _:
+            raise InvalidOperation
 
 
 def price_of(usd_micros_per_hour: int, start_ms: int, end_ms: int) -> int:

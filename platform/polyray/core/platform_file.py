@@ -22,7 +22,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from polyray.core.errors import Invalid
@@ -30,8 +29,11 @@ from polyray.core.ids import parse_display_name, parse_slug
 from polyray.core.money import parse_usd
 from polyray.core.resources import MEMORY, Resources, parse_bundle, parse_bytes, parse_flavor, parse_milli
 from polyray.core.spec import CapacityType, as_invalid
+from polyray.core.yaml_text import load_yaml
 
 ROLES = ("viewer", "member", "admin")
+#: What a cloud calls its types and zones, such as `g5.xlarge`.
+_LABEL = r"^[A-Za-z0-9._-]{0,63}$"
 
 
 class _Model(BaseModel):
@@ -82,8 +84,8 @@ class PoolSpec(_Model):
     #: Nodes that are always kept; reserved pools only.
     count: Annotated[int, Field(strict=True, ge=0, le=1000)] = 0
     max_nodes: Annotated[int, Field(strict=True, ge=0, le=1000)] = 10
-    instance_type: str = ""
-    zone: str = "local-a"
+    instance_type: str = Field(default="", pattern=_LABEL)
+    zone: str = Field(default="local-a", pattern=_LABEL)
     boot_seconds: Annotated[int, Field(strict=True, ge=0, le=3600)] = 0
     join_limit_seconds: Annotated[int, Field(strict=True, ge=10, le=7200)] = 600
 
@@ -108,10 +110,14 @@ class PlatformFile(_Model):
                 parse_display_name(spec.display_name, field=f"tenants.{tenant}.display_name")
             spec.amounts(tenant)
             parse_usd(spec.budget_usd_per_month, field=f"tenants.{tenant}.budget_usd_per_month")
+            if spec.cohort is not None:
+                parse_slug(spec.cohort, field=f"tenants.{tenant}.cohort")
             for user in spec.members:
                 self._known(user, f"tenants.{tenant}.members")
-        for user in self.users:
+        for user, account in self.users.items():
             parse_slug(user, field="users")
+            if account.display_name:
+                parse_display_name(account.display_name, field=f"users.{user}.display_name")
         for user in self.operators:
             self._known(user, "operators")
         for pool, pool_spec in self.pools.items():
@@ -142,11 +148,12 @@ def load_platform_file(path: Path) -> PlatformFile:
         Invalid: naming the field and the way out.
     """
     try:
-        content = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
         raise Invalid(f"cannot read it: {error}", field=str(path)) from error
+    content = load_yaml(text, field=str(path))
     try:
-        return PlatformFile.model_validate(content or {})
+        return PlatformFile.model_validate({} if content is None else content)
     except ValidationError as error:
         raise as_invalid(error) from error
 

@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Done:
-    """What a run asks for: look again after `again_seconds`, or never (`forget`)."""
+    """What a run asks for: look again after `again_seconds` (the resync, if that is sooner), or never (`forget`)."""
 
     again_seconds: float | None = None
     forget: bool = False
@@ -50,6 +50,8 @@ class _Entry:
     due: float | None
     running: bool = False
     failures: int = 0
+    #: The end of the back-off: no wake-up makes the key run before.
+    not_before: float = float("-inf")
 
 
 @dataclass
@@ -64,7 +66,7 @@ class KeyedQueue:
     def wake(self, key: str, now: float, after_seconds: float = 0.0) -> None:
         due = now + after_seconds
         entry = self._entries.setdefault(key, _Entry(due))
-        entry.due = due if entry.due is None else min(entry.due, due)
+        entry.due = max(due if entry.due is None else min(entry.due, due), entry.not_before)
 
     def take(self, now: float) -> str | None:
         """Return the key that has been due longest, marked as running; None if there is none."""
@@ -79,11 +81,11 @@ class KeyedQueue:
 
     def done(self, key: str, result: Done, now: float) -> None:
         entry = self._entries[key]
-        entry.running, entry.failures = False, 0
+        entry.running, entry.failures, entry.not_before = False, 0, float("-inf")
         if result.forget and entry.due is None:
             del self._entries[key]
             return
-        again = self.resync_seconds if result.again_seconds is None else result.again_seconds
+        again = min(self.resync_seconds if result.again_seconds is None else result.again_seconds, self.resync_seconds)
         entry.due = now + again if entry.due is None else min(entry.due, now + again)
 
     def failed(self, key: str, now: float) -> float:
@@ -92,7 +94,7 @@ class KeyedQueue:
         entry.running, entry.failures = False, entry.failures + 1
         backoff: float = min(0.5 * 2 ** min(entry.failures - 1, 16), self.max_backoff_seconds)
         backoff *= self.rng.uniform(0.8, 1.2)
-        entry.due = now + backoff
+        entry.due = entry.not_before = now + backoff
         return backoff
 
     def next_due(self) -> float | None:
@@ -136,7 +138,8 @@ class Loop:
             self._stopping = True
             self._changed.notify_all()
         for thread in self._threads:
-            thread.join(timeout_seconds)
+            if thread.is_alive():
+                thread.join(timeout_seconds)
 
     def wake(self, key: str, after_seconds: float = 0.0) -> None:
         with self._changed:
@@ -158,24 +161,33 @@ class Loop:
 
     def _next(self) -> str | None:
         """Block until a key may run; return None when the loop stops."""
-        with self._changed:
-            while not self._stopping:
+        while not self._stopping:
+            may_run = self._may_run()
+            if may_run:
+                self._resync()
+            with self._changed:
                 now = self._clock.monotonic()
-                if self._may_run():
-                    self._resync(now)
-                    if (key := self._queue.take(now)) is not None:
-                        return key
+                if may_run and not self._stopping and (key := self._queue.take(now)) is not None:
+                    return key
                 due = self._queue.next_due()
                 wait = min(due if due is not None else self._next_resync, self._next_resync) - now
-                self._changed.wait(min(max(wait, 0.01), 1.0))
-            return None
+                if not self._stopping:
+                    self._changed.wait(min(max(wait, 0.01), 1.0) if may_run else 1.0)
+        return None
 
-    def _resync(self, now: float) -> None:
-        if now < self._next_resync:
-            return
-        self._next_resync = now + self._resync_seconds
+    def _resync(self) -> None:
+        """Wake what is pending, once each `resync_seconds`; asked without the lock, so that wakers never wait."""
+        with self._changed:
+            now = self._clock.monotonic()
+            if now < self._next_resync:
+                return
+            self._next_resync = now + self._resync_seconds
         try:
-            for key in self.reconciler.pending():
-                self._queue.wake(key, now)
+            pending = self.reconciler.pending()
         except Exception:
             log.exception("resync_failed", kind=self.reconciler.kind)
+            return
+        with self._changed:
+            for key in pending:
+                self._queue.wake(key, now)
+            self._changed.notify_all()

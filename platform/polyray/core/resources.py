@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import cast
 
 from polyray.core.errors import Invalid
@@ -19,6 +19,7 @@ MAX_UNITS = 10**6
 MAX_MILLI = MAX_UNITS * 1000
 MAX_BYTES = 2**50
 MAX_SUM = 2**62
+THOUSANDTH = Decimal("0.001")
 
 CPU = "cpu"
 MEMORY = "memory"
@@ -26,7 +27,7 @@ MEMORY = "memory"
 ANY_GPU = "gpu"
 
 _FLAVOR = re.compile(r"[a-z][a-z0-9-]{0,30}")
-_BYTES = re.compile(r"(\d{1,16})\s*(B|KB|MB|GB|TB|KiB|MiB|GiB|TiB)", re.IGNORECASE)
+_BYTES = re.compile(r"([0-9]{1,16})\s*(B|KB|MB|GB|TB|KiB|MiB|GiB|TiB)", re.IGNORECASE | re.ASCII)
 _BYTE_UNITS = {
     "b": 1,
     "kb": 10**3,
@@ -135,22 +136,19 @@ def parse_milli(value: object, *, field: str) -> int:
     """
     if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
         raise Invalid(f"{shown(value)} is not a number", field=field, hint="write a plain number, such as 2 or 0.5")
-    try:
-        exact = Decimal(str(value))
-    except InvalidOperation:  # pragma: no cover - str() of a number always parses
-        raise Invalid(f"{shown(value)} is not a number", field=field) from None
+    # str() gives a float the decimals that its author wrote; an integer may be too long for str().
+    exact = Decimal(str(value)) if isinstance(value, float) else Decimal(value)
     if not exact.is_finite():
         raise Invalid(f"{shown(value)} is not a finite number", field=field, hint="write a plain number, such as 2")
     if exact < 0:
         raise Invalid(f"{shown(value)} is negative", field=field, hint="ask for 0 or more")
     if exact > MAX_UNITS:
         raise Invalid(f"{shown(value)} is more than {MAX_UNITS}", field=field, hint=f"at most {MAX_UNITS}")
-    milli = exact * 1000
-    if milli != milli.to_integral_value():
+    if exact != exact.quantize(THOUSANDTH):
         raise Invalid(
             f"{shown(value)} has more than three decimals", field=field, hint="thousandths are the smallest unit"
         )
-    return int(milli)
+    return int(exact * 1000)
 
 
 def parse_bytes(value: object, *, field: str) -> int:
@@ -177,7 +175,7 @@ def parse_gpu(value: object, *, field: str) -> Resources:
     """
     flavor, count = ANY_GPU, value
     if isinstance(value, str):
-        name, _, number = value.partition(":")
+        name, colon, number = value.partition(":")
         if not _FLAVOR.fullmatch(name) or name in {CPU, MEMORY}:
             raise Invalid(
                 f"{shown(value)} does not name GPUs",
@@ -185,9 +183,9 @@ def parse_gpu(value: object, *, field: str) -> Resources:
                 hint="write a count (2) or a type and a count (h100:8)",
             )
         flavor = name
-        if number and not re.fullmatch(r"\d{1,9}(\.\d{1,12})?", number):
+        if colon and not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,12})?", number):
             raise Invalid(f"{shown(number)} is not a number of GPUs", field=field, hint="write h100:8")
-        count = Decimal(number) if number else 1
+        count = Decimal(number) if colon else 1
     milli = parse_milli(count, field=field)
     if milli > 1000 and milli % 1000:
         below, above = milli // 1000, milli // 1000 + 1

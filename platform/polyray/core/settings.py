@@ -11,11 +11,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-import yaml
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from polyray.core.errors import Invalid
+from polyray.core.yaml_text import load_yaml
 
 
 def config_dir() -> Path:
@@ -36,13 +36,19 @@ class _YamlFile(PydanticBaseSettingsSource):
 
     def __call__(self) -> dict[str, Any]:
         try:
-            content = yaml.safe_load(self._path.read_text()) or {}
+            text = self._path.read_text()
         except FileNotFoundError:
             return {}
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        except (OSError, UnicodeDecodeError) as error:
             raise Invalid(f"cannot read it: {error}", field=str(self._path)) from error
+        content = load_yaml(text, field=str(self._path))
+        if content is None:
+            return {}
         if not isinstance(content, dict):
             raise Invalid("settings are a mapping of names to values", field=str(self._path))
+        if unknown := [key for key in content if key not in self.settings_cls.model_fields]:
+            known = ", ".join(self.settings_cls.model_fields)
+            raise Invalid(f"no such setting in {self._path}", field=str(unknown[0]), hint=f"there are {known}")
         return content
 
 
@@ -67,7 +73,21 @@ class Settings(BaseSettings):
     slice_ports_end: int = Field(default=32000, ge=1124, le=65535)
     #: How many Ray heads may start at once: a start is bound by the CPU, and a starved one fails.
     concurrent_starts: int = Field(default=2, ge=1)
-    log_level: str = Field(default="INFO", pattern="DEBUG|INFO|WARNING|ERROR")
+    log_level: str = Field(default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$")
+
+    @field_validator("state_dir", "platform_file")
+    @classmethod
+    def _absolute(cls, path: Path | None) -> Path | None:
+        """Every process of the platform must mean the same place, whatever its working directory is."""
+        return path if path is None else path.expanduser().absolute()
+
+    @model_validator(mode="after")
+    def _ports(self) -> Settings:
+        if self.slice_ports_end - self.slice_ports_start < 100:
+            raise Invalid(
+                "it leaves no block of 100 ports", field="slice_ports_end", hint="slice_ports_start + 100, at least"
+            )
+        return self
 
     @classmethod
     def settings_customise_sources(

@@ -21,27 +21,36 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from polyray.core.errors import Invalid
 from polyray.core.ids import parse_slug, shown
 from polyray.core.money import parse_usd
 from polyray.core.resources import Resources, parse_bundle
+from polyray.core.yaml_text import load_yaml
 
-MAX_SPEC_BYTES = 256 * 1024
 MAX_WORKERS = 1000
 MAX_ENV = 200
 
 #: What the head of a cluster needs when it carries no bundle of its own.
 HEAD = Resources(cpu=1000, memory=2**30)
 
-_DURATION = re.compile(r"(\d{1,9})\s*(ms|s|m|h|d)")
+_DURATION = re.compile(r"([0-9]{1,9})\s*(ms|s|m|h|d)")
 _DURATION_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 #: Variables that are the platform's own: a workload that could set them could reach outside itself.
 PLATFORM_ENV = re.compile(
-    r"(RAY_.*|POLYRAY_.*|LD_PRELOAD|LD_LIBRARY_PATH|LD_AUDIT|PYTHONPATH|PYTHONHOME|CUDA_VISIBLE_DEVICES|HOME|PATH)"
+    r"(RAY_.*|POLYRAY_.*|LD_.*|PYTHONPATH|PYTHONHOME|PYTHONUSERBASE|CUDA_VISIBLE_DEVICES|NVIDIA_VISIBLE_DEVICES"
+    r"|GRPC_ENABLE_FORK_SUPPORT|HOME|PATH|TMPDIR)"
 )
 
 
@@ -86,7 +95,7 @@ class DatasetRef:
     @classmethod
     def parse(cls, text: object, *, field: str) -> DatasetRef:
         name, at, version = text.partition("@") if isinstance(text, str) else ("", "", "")
-        if not at or not re.fullmatch(r"[1-9]\d{0,8}", version):
+        if not at or not re.fullmatch(r"[1-9][0-9]{0,8}", version):
             raise Invalid(
                 f"{shown(text)} does not name a version", field=field, hint="write name@version, such as digits@1"
             )
@@ -104,8 +113,8 @@ class Retry(BaseModel):
     limit: Annotated[int, Field(strict=True, ge=0, le=100)] = 3
 
 
-def _slug(value: object) -> object:
-    return parse_slug(value, field="name")
+def _slug(value: object, info: ValidationInfo) -> str:
+    return parse_slug(value, field=info.field_name or "name")
 
 
 class WorkloadSpec(BaseModel):
@@ -176,9 +185,9 @@ class WorkloadSpec(BaseModel):
 
     @field_validator("max_wait", "max_duration")
     @classmethod
-    def _durations(cls, value: str | None) -> str | None:
+    def _durations(cls, value: str | None, info: ValidationInfo) -> str | None:
         if value is not None:
-            parse_duration_ms(value, field="max_wait / max_duration")
+            parse_duration_ms(value, field=info.field_name or "")
         return value
 
     @field_validator("max_cost")
@@ -193,6 +202,13 @@ class WorkloadSpec(BaseModel):
     def _model(cls, value: str | None) -> str | None:
         if value is not None:
             DatasetRef.parse(value, field="model")
+        return value
+
+    @field_validator("working_dir", "run", "app")
+    @classmethod
+    def _without_nul(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and "\0" in value:
+            raise Invalid("it has a NUL character", field=info.field_name or "", hint="remove it")
         return value
 
     @model_validator(mode="after")
@@ -258,12 +274,7 @@ def parse_workload(content: object) -> WorkloadSpec:
 
 def load_workload(text: str) -> WorkloadSpec:
     """Return the workload that a YAML text describes."""
-    if len(text) > MAX_SPEC_BYTES:
-        raise Invalid(f"{len(text)} characters", hint=f"at most {MAX_SPEC_BYTES}")
-    try:
-        return parse_workload(yaml.safe_load(text))
-    except yaml.YAMLError as error:
-        raise Invalid(f"not YAML: {error}") from error
+    return parse_workload(load_yaml(text))
 
 
 def as_invalid(error: ValidationError) -> Invalid:

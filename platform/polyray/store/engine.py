@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, create_engine, event, text
+from sqlalchemy import Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import NullPool
@@ -72,13 +72,22 @@ def _mapped() -> Iterator[None]:
         raise Unavailable(f"the database does not take this now: {error.orig}", hint="try again in a moment") from error
 
 
+def _create_private(path: Path) -> None:
+    """Make an empty database file that only its owner reads; SQLite gives its journals the same mode."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not path.exists():
+            path.touch(mode=0o600)
+    except OSError as error:
+        raise Unavailable(f"the database cannot be made: {error}", hint="make its directory writable") from error
+
+
 def _engine(url: str) -> Engine:
     if not url.startswith("sqlite"):
         return create_engine(url, pool_pre_ping=True)
-    path = url.removeprefix("sqlite:///")
+    path = make_url(url).database
     if path and path != ":memory:":
-        Path(path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        Path(path).touch(mode=0o600)
+        _create_private(Path(path))
     engine = create_engine(url, poolclass=NullPool, connect_args={"timeout": BUSY_SECONDS})
 
     @event.listens_for(engine, "connect")

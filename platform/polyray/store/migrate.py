@@ -11,10 +11,9 @@ from polyray.store.engine import Store
 
 
 def migrate(store: Store) -> None:
-    """Upgrade `store` to the newest schema. Idempotent."""
+    """Upgrade `store` to the newest schema, wholly or not at all. Idempotent; two processes may call it at once."""
     config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
-    with store.engine.connect() as connection:
-        config.attributes["connection"] = connection
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+    with store.write() as session:
+        config.attributes["connection"] = session.connection()
         command.upgrade(config, "head")
-        connection.commit()

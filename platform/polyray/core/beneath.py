@@ -1,0 +1,76 @@
+"""Opening files that a tenant's code may have replaced.
+
+Whoever writes in a run directory may put a symbolic link, a FIFO or a device where the platform expects a
+log, and swap it between a check and the open. So every component is opened relative to its parent and
+without following links, and what was opened is looked at, never what a path says.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path, PurePosixPath
+
+from polyray.core.errors import Conflict
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+#: A FIFO opened without O_NONBLOCK waits for its writer, for ever.
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+def open_beneath(root: Path, relative: str | PurePosixPath) -> int:
+    """Return a descriptor of the plain file `relative` beneath `root`, for reading; the caller closes it.
+
+    Raises:
+        FileNotFoundError: if it, or a directory on the way, is not there.
+        Conflict: if a component is a link, or the file is no plain one with one name.
+        ValueError: if `relative` is absolute, empty, or has `.`, `..` or NUL in it.
+    """
+    parts = _checked(str(relative))
+    directory = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in parts[:-1]:
+            below = _open(part, _DIRECTORY, directory, relative)
+            os.close(directory)
+            directory = below
+        descriptor = _open(parts[-1], _FILE, directory, relative)
+    finally:
+        os.close(directory)
+    found = os.fstat(descriptor)
+    # A second name of the file may be in a place which its owner could not read itself.
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+        os.close(descriptor)
+        raise _not_plain(relative)
+    return descriptor
+
+
+def read_beneath(root: Path, relative: str | PurePosixPath, *, offset: int, limit: int) -> tuple[bytes, int]:
+    """Return at most `limit` bytes from `offset`, and the size of the whole file in bytes.
+
+    Raises as `open_beneath`.
+    """
+    descriptor = open_beneath(root, relative)
+    try:
+        return os.pread(descriptor, limit, offset), os.fstat(descriptor).st_size
+    finally:
+        os.close(descriptor)
+
+
+def _open(part: str, flags: int, directory: int, relative: str | PurePosixPath) -> int:
+    try:
+        return os.open(part, flags, dir_fd=directory)
+    except FileNotFoundError:
+        raise
+    except OSError as error:  # ELOOP or ENOTDIR for a link, ENXIO for a socket
+        raise _not_plain(relative) from error
+
+
+def _checked(relative: str) -> list[str]:
+    parts = relative.split("/")
+    if any(part in {"", ".", ".."} or "\0" in part for part in parts):
+        raise ValueError(f"{relative!r} is not a path beneath a directory")
+    return parts
+
+
+def _not_plain(relative: str | PurePosixPath) -> Conflict:
+    return Conflict(f"{relative} is not a plain file", hint="links and special files in a run are not followed")

@@ -1,0 +1,64 @@
+"""Reading YAML that a stranger wrote: bounded in size, depth and repetition, and strict about keys.
+
+A short text with aliases can stand for billions of values, deep nesting ends in the interpreter's own
+limits, and of two equal keys YAML silently keeps the last. All three are refused before a value is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import yaml
+
+from polyray.core.errors import Invalid
+from polyray.core.ids import shown
+
+MAX_CHARACTERS = 256 * 1024
+MAX_DEPTH = 32
+
+
+class _Loader(yaml.CSafeLoader):
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = (key_node.tag, key_node.value) if isinstance(key_node, yaml.ScalarNode) else key_node
+            if key in seen:
+                raise Invalid(
+                    "a key is written twice", field=str(key_node.value), hint=f"see line {key_node.start_mark.line + 1}"
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep=deep)
+
+
+def load_yaml(text: str, *, field: str = "") -> Any:
+    """Return the one document of `text` as plain values.
+
+    Raises:
+        Invalid: naming `field` (a file's path, or nothing) and the line, for text that is not YAML, is too
+            long or too deep, uses aliases or tags of other types, or writes a key twice.
+    """
+    if len(text) > MAX_CHARACTERS:
+        raise Invalid(f"{len(text)} characters", field=field, hint=f"at most {MAX_CHARACTERS}")
+    try:
+        _check_events(text, field)
+        return yaml.load(text, Loader=_Loader)  # noqa: S506 - derived from the safe loader
+    except yaml.YAMLError as error:
+        raise Invalid(f"not YAML: {error}", field=field) from error
+    # Out of a constructor: a day that no calendar has, an integer of thousands of digits, a lone surrogate.
+    except (ValueError, OverflowError) as error:
+        raise Invalid(f"a value cannot be read: {shown(str(error))}", field=field) from error
+
+
+def _check_events(text: str, field: str) -> None:
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            line = event.start_mark.line + 1
+            raise Invalid(f"line {line} uses an alias", field=field, hint="write the value out instead of *name")
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise Invalid("nested too deep", field=field, hint=f"at most {MAX_DEPTH} levels")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
