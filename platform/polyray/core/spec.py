@@ -281,8 +281,9 @@ def as_invalid(error: ValidationError) -> Invalid:
     """Return pydantic's first complaint as ours: field, message, way out."""
     first = error.errors()[0]
     field = ".".join(str(part) for part in first["loc"])
-    hints = {
-        "extra_forbidden": "remove it, or check its spelling",
-        "missing": "add it",
+    words = {
+        "extra_forbidden": ("there is no such key", "remove it, or check its spelling"),
+        "missing": ("it is missing", "add it"),
     }
-    return Invalid(first["msg"], field=field, hint=hints.get(first["type"], ""))
+    message, hint = words.get(first["type"], (first["msg"], ""))
+    return Invalid(message, field=field, hint=hint)

@@ -24,9 +24,7 @@ class _Loader(yaml.CSafeLoader):
         for key_node, _ in node.value:
             key = (key_node.tag, key_node.value) if isinstance(key_node, yaml.ScalarNode) else key_node
             if key in seen:
-                raise Invalid(
-                    "a key is written twice", field=str(key_node.value), hint=f"see line {key_node.start_mark.line + 1}"
-                )
+                raise Invalid("the key is written twice", field=str(key_node.value), hint="remove one of the two")
             seen.add(key)
         return super().construct_mapping(node, deep=deep)
 
@@ -35,14 +33,14 @@ def load_yaml(text: str, *, field: str = "") -> Any:
     """Return the one document of `text` as plain values.
 
     Raises:
-        Invalid: naming `field` (a file's path, or nothing) and the line, for text that is not YAML, is too
-            long or too deep, uses aliases or tags of other types, or writes a key twice.
+        Invalid: naming `field` (a file's path, or nothing), for text that is not YAML, is too long or too
+            deep, or uses aliases or tags of other types; naming the key, for a key that is written twice.
     """
     if len(text) > MAX_CHARACTERS:
         raise Invalid(f"{len(text)} characters", field=field, hint=f"at most {MAX_CHARACTERS}")
     try:
         _check_events(text, field)
-        return yaml.load(text, Loader=_Loader)  # noqa: S506 - derived from the safe loader
+        return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         raise Invalid(f"not YAML: {error}", field=field) from error
     # Out of a constructor: a day that no calendar has, an integer of thousands of digits, a lone surrogate.
@@ -54,8 +52,7 @@ def _check_events(text: str, field: str) -> None:
     depth = 0
     for event in yaml.parse(text, Loader=yaml.CSafeLoader):
         if isinstance(event, yaml.AliasEvent):
-            line = event.start_mark.line + 1
-            raise Invalid(f"line {line} uses an alias", field=field, hint="write the value out instead of *name")
+            raise Invalid(f"it uses the alias *{event.anchor}", field=field, hint="write the value out instead")
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > MAX_DEPTH:
