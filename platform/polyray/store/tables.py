@@ -180,6 +180,7 @@ class Cluster(Base):
     stop_requested_ms: Mapped[int | None]
     #: Why it ended before its work did (`polyray.tenants.cluster_plan.Loss`); empty if it did not.
     loss: Mapped[str] = mapped_column(String(16), default="")
+    loss_reason: Mapped[str] = mapped_column(default="")
     driver_started_ms: Mapped[int | None]
     created_ms: Mapped[int]
     ready_ms: Mapped[int | None]

@@ -192,7 +192,7 @@ class ClusterController:
             cluster, now_ms = rows.cluster, self._clock.now_ms()
             step(session, cluster, state, now_ms=now_ms, reason=reason)
             if loss is not None:
-                cluster.loss = loss.value
+                cluster.loss, cluster.loss_reason = loss.value, reason
             if state is ClusterState.READY and cluster.ready_ms is None:
                 cluster.ready_ms = now_ms
             for lease in rows.leases:

@@ -237,6 +237,8 @@ def upgrade() -> None:
     sa.Column('state_reason', sa.String(), nullable=False),
     sa.Column('secret', sa.String(), nullable=False),
     sa.Column('stop_requested_ms', sa.BigInteger(), nullable=True),
+    sa.Column('loss', sa.String(length=16), nullable=False),
+    sa.Column('loss_reason', sa.String(), nullable=False),
     sa.Column('driver_started_ms', sa.BigInteger(), nullable=True),
     sa.Column('created_ms', sa.BigInteger(), nullable=False),
     sa.Column('ready_ms', sa.BigInteger(), nullable=True),

@@ -1,0 +1,226 @@
+"""Brings each workload to its end: observe, plan, apply."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from polyray.core.clock import Clock
+from polyray.core.layout import Layout
+from polyray.core.lifecycle import WORKLOAD, ClusterState, WorkloadState
+from polyray.core.reconcile import Done
+from polyray.core.settings import Settings
+from polyray.core.spec import Kind, WorkloadSpec
+from polyray.jobs import run_files
+from polyray.jobs.plan import Action, EndCluster, Move, Observed, StartDriver, StopDriver, Wait, plan
+from polyray.store.engine import Store
+from polyray.store.steps import step
+from polyray.store.tables import Cluster, Lease, Workload
+from polyray.tenants import ports
+from polyray.tenants.cluster_plan import Loss
+from polyray.tenants.observer import Observer
+from polyray.tenants.slices import Address, DriverSpec, DriverStatus, Fabric, SliceState, SliceStatus
+
+log = structlog.get_logger(__name__)
+
+POLL_SECONDS = 1.0
+#: What runs in the head slice for each kind that has a program of its own.
+RUNNERS = {Kind.JOB: "polyray.jobs.runner", Kind.SERVICE: "polyray.serving.application"}
+
+
+@dataclass(frozen=True)
+class _Rows:
+    workload: Workload
+    cluster: Cluster | None
+    head: Lease | None
+    #: Where the head listens; None before its first start and after its end.
+    address: Address | None
+
+
+class WorkloadController:
+    """The reconciler of kind `workload`. `probe(address)` tells whether a service answers its health check."""
+
+    kind = "workload"
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        fabric: Fabric,
+        observer: Observer,
+        clock: Clock,
+        settings: Settings,
+        probe: Callable[[Address], bool],
+        wake: Callable[[str, str], None],
+    ) -> None:
+        self._store = store
+        self._fabric = fabric
+        self._observer = observer
+        self._clock = clock
+        self._settings = settings
+        self._layout = Layout(settings.store_root)
+        self._probe = probe
+        self._wake = wake
+
+    def pending(self) -> list[str]:
+        """Return every workload that has not ended, and the ended ones whose cluster is still wanted."""
+        ended = [state.value for state in WORKLOAD.terminal]
+        with self._store.read() as session:
+            live = session.scalars(select(Workload.workload_id).where(Workload.state.not_in(ended)))
+            unwanted = session.scalars(
+                select(Cluster.workload_id)
+                .join(Workload, Workload.cluster_id == Cluster.cluster_id)
+                .where(Workload.state.in_(ended), Cluster.stop_requested_ms.is_(None))
+                .where(Cluster.state != ClusterState.GONE.value)
+            )
+            return [*live, *unwanted]
+
+    def reconcile(self, key: str) -> Done:
+        with self._store.read() as session:
+            rows = self._read(session, key)
+        if rows is None:
+            return Done(forget=True)
+        actions = plan(self._observe(rows))
+        for action in actions:
+            self._apply(action, rows)
+        if any(isinstance(action, Move) for action in actions):
+            return Done(again_seconds=0.0)
+        state = WorkloadState(rows.workload.state)
+        if not actions and state in WORKLOAD.terminal:
+            return Done(forget=True)
+        waits = state in {WorkloadState.STARTING, WorkloadState.RUNNING, WorkloadState.STOPPING}
+        return Done(again_seconds=POLL_SECONDS if waits else None)
+
+    def _read(self, session: Session, workload_id: str) -> _Rows | None:
+        workload = session.get(Workload, workload_id)
+        if workload is None:
+            return None
+        if workload.cluster_id is None:
+            return _Rows(workload, None, None, None)
+        cluster = session.get_one(Cluster, workload.cluster_id)
+        head = session.scalar(select(Lease).where(Lease.cluster_id == cluster.cluster_id, Lease.rank == 0))
+        block = ports.block_of(session, head.lease_id) if head else None
+        address = None if block is None else ports.address_of(block, self._settings.slice_ports_start)
+        return _Rows(workload, cluster, head, address)
+
+    def _observe(self, rows: _Rows) -> Observed:
+        workload, cluster = rows.workload, rows.cluster
+        spec = WorkloadSpec.model_validate(workload.spec)
+        status = self._head_status(rows)
+        driver = _driver_of(status, workload)
+        running_since = workload.started_ms if workload.state == WorkloadState.RUNNING else None
+        overtime = 0
+        if spec.max_duration_ms is not None and running_since is not None:
+            overtime = self._clock.now_ms() - running_since - spec.max_duration_ms
+        starting_service = spec.kind is Kind.SERVICE and workload.state == WorkloadState.STARTING
+        return Observed(
+            kind=spec.kind,
+            state=WorkloadState(workload.state),
+            stop_requested=workload.stop_requested_ms is not None,
+            retry=spec.retry,
+            retries=workload.retries,
+            cluster=ClusterState(cluster.state) if cluster else None,
+            cluster_unwanted=bool(cluster and cluster.stop_requested_ms),
+            head_down=status is not None and status.state is SliceState.EXITED,
+            cluster_reason=cluster.loss_reason if cluster else "",
+            loss=Loss(cluster.loss) if cluster and cluster.loss else None,
+            driver=driver,
+            driver_asked=bool(cluster and cluster.driver_started_ms),
+            healthy=bool(starting_service and driver and rows.address and self._probe(rows.address)),
+            overtime_ms=overtime,
+        )
+
+    def _head_status(self, rows: _Rows) -> SliceStatus | None:
+        if rows.head is None or rows.cluster is None or rows.cluster.state == ClusterState.GONE:
+            return None
+        return self._observer.view().slices.get(rows.head.lease_id)
+
+    def _apply(self, action: Action, rows: _Rows) -> None:
+        match action:
+            case StartDriver():
+                self._start_driver(rows)
+            case StopDriver(grace):
+                assert rows.head is not None
+                self._fabric.stop_driver(rows.head.lease_id, _driver_id(rows.workload), grace)
+            case Move():
+                self._move(rows.workload.workload_id, action)
+            case EndCluster():
+                self._end_cluster(rows.workload.workload_id)
+            case Wait():
+                pass
+
+    def _start_driver(self, rows: _Rows) -> None:
+        workload, cluster = rows.workload, rows.cluster
+        assert cluster is not None
+        assert rows.head is not None
+        assert rows.address is not None
+        with self._store.write() as session:
+            description = run_files.describe(session, workload, self._layout)
+            row = session.get_one(Cluster, cluster.cluster_id)
+            if row.driver_started_ms is None:
+                row.driver_started_ms = self._clock.now_ms()
+        run_dir = self._layout.run(workload.tenant, workload.workload_id)
+        run_files.write(run_dir, description)
+        self._fabric.start_driver(
+            rows.head.lease_id,
+            DriverSpec(
+                driver_id=_driver_id(workload),
+                argv=(sys.executable, "-m", RUNNERS[Kind(workload.kind)], str(run_dir)),
+                cwd=str(run_dir),
+                env={"RAY_ADDRESS": rows.address.gcs, "PYTHONUNBUFFERED": "1"},
+                log_path=str(self._layout.driver_log(workload.tenant, workload.workload_id)),
+            ),
+        )
+
+    def _move(self, workload_id: str, move: Move) -> None:
+        with self._store.write() as session:
+            workload = session.get_one(Workload, workload_id)
+            now_ms = self._clock.now_ms()
+            step(session, workload, move.state, now_ms=now_ms, reason=move.reason)
+            if move.state is WorkloadState.RUNNING:
+                workload.started_ms = now_ms
+                workload.explanation = None
+            if move.state is WorkloadState.QUEUED:
+                workload.queued_ms = now_ms
+                workload.retries += int(move.counts)
+            if move.state in WORKLOAD.terminal:
+                workload.ended_ms, workload.exit_code = now_ms, move.exit_code
+                workload.live_name = workload.explanation = None
+            if move.state in WORKLOAD.terminal or move.state is WorkloadState.QUEUED:
+                self._ask_end(session, workload, now_ms)
+        log.info("workload_moved", workload=workload_id, state=move.state.value, reason=move.reason)
+        self._wake_about(workload)
+
+    def _end_cluster(self, workload_id: str) -> None:
+        with self._store.write() as session:
+            workload = session.get_one(Workload, workload_id)
+            self._ask_end(session, workload, self._clock.now_ms())
+        self._wake_about(workload)
+
+    def _ask_end(self, session: Session, workload: Workload, now_ms: int) -> None:
+        if workload.cluster_id is None:
+            return
+        cluster = session.get_one(Cluster, workload.cluster_id)
+        if cluster.state != ClusterState.GONE and cluster.stop_requested_ms is None:
+            cluster.stop_requested_ms = now_ms
+
+    def _wake_about(self, workload: Workload) -> None:
+        if workload.cluster_id is not None:
+            self._wake("cluster", workload.cluster_id)
+        self._wake("broker", "cycle")
+        self._wake("routes", "all")
+
+
+def _driver_of(status: SliceStatus | None, workload: Workload) -> DriverStatus | None:
+    """Return what the head says of this attempt's program; of an older one it says nothing."""
+    driver = status.driver if status else None
+    return driver if driver and driver.driver_id == _driver_id(workload) else None
+
+
+def _driver_id(workload: Workload) -> str:
+    return f"{workload.workload_id}.{workload.attempt}"

@@ -1,0 +1,75 @@
+"""What the gateway should route, read from the rows."""
+
+from __future__ import annotations
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from polyray.core.lifecycle import ClusterState, WorkloadState
+from polyray.core.spec import Kind
+from polyray.serving.gateway import Backend, Key, Routes
+from polyray.store.tables import ApiKey, Cluster, Lease, LoginSession, Tenant, Workload
+from polyray.tenants import ports
+
+#: The session that a token reaches when it names no cluster.
+DEFAULT_SESSION = "default"
+
+
+def desired(session: Session, *, first_port: int, signing_keys: tuple[tuple[str, str], ...], now_ms: int) -> Routes:
+    """Return the routes of every cluster that serves: ready, wanted, of a workload that nobody stopped."""
+    rows = session.execute(
+        select(Workload, Cluster, Lease)
+        .join(Cluster, Cluster.cluster_id == Workload.cluster_id)
+        .join(Lease, (Lease.cluster_id == Cluster.cluster_id) & (Lease.rank == 0))
+        .where(Cluster.state.in_([ClusterState.READY.value, ClusterState.STARTING_WORKERS.value]))
+        .where(Cluster.ready_ms.is_not(None), Cluster.stop_requested_ms.is_(None))
+        .where(Workload.state.in_([WorkloadState.STARTING.value, WorkloadState.RUNNING.value]))
+        .where(Workload.stop_requested_ms.is_(None), Workload.kind != Kind.JOB.value)
+        .order_by(Cluster.cluster_id)
+    ).all()
+    backends = []
+    for workload, cluster, head in rows:
+        block = ports.block_of(session, head.lease_id)
+        if block is None:
+            continue
+        if workload.kind == Kind.SERVICE and workload.state != WorkloadState.RUNNING:
+            continue
+        address = ports.address_of(block, first_port)
+        interactive = workload.kind == Kind.SESSION
+        backends.append(
+            Backend(
+                cluster_id=cluster.cluster_id,
+                tenant=cluster.tenant,
+                workload_id=workload.workload_id,
+                name=workload.name,
+                kind=workload.kind,
+                ip=address.ip,
+                client_port=address.client_port if interactive else 0,
+                dashboard_port=address.dashboard_port if interactive else 0,
+                serve_port=0 if interactive else address.serve_port,
+                cluster_secret=cluster.secret,
+            )
+        )
+    return Routes(
+        backends=tuple(backends),
+        keys=_keys(session, now_ms),
+        signing_keys=signing_keys,
+        suspended_tenants=tuple(session.scalars(select(Tenant.name).where(Tenant.suspended).order_by(Tenant.name))),
+        revoked_sids=tuple(
+            session.scalars(
+                select(LoginSession.sid)
+                .where(LoginSession.revoked_ms.is_not(None), LoginSession.expires_ms > now_ms)
+                .order_by(LoginSession.sid)
+            )
+        ),
+        defaults=tuple(
+            (b.tenant, b.cluster_id) for b in backends if b.kind == Kind.SESSION and b.name == DEFAULT_SESSION
+        ),
+    )
+
+
+def _keys(session: Session, now_ms: int) -> tuple[Key, ...]:
+    rows = session.scalars(
+        select(ApiKey).where(ApiKey.revoked_ms.is_(None), ApiKey.expires_ms > now_ms).order_by(ApiKey.key_id)
+    )
+    return tuple(Key(row.key_hash, row.key_id, row.tenant, row.service or "", row.expires_ms) for row in rows)

@@ -1,0 +1,125 @@
+"""What the platform does next about a cluster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from polyray.core.lifecycle import ClusterState
+from polyray.tenants.cluster_plan import (
+    MAX_GENERATIONS,
+    MISSING_SECONDS,
+    HoldGang,
+    Loss,
+    Member,
+    Move,
+    NewSlice,
+    Observed,
+    ReleaseGang,
+    SendSlice,
+    Wait,
+    plan,
+)
+from polyray.tenants.slices import GangState, SliceState
+
+
+def member(rank: int, seen: SliceState | None = SliceState.READY, generation: int = 1, **more: object) -> Member:
+    given: dict[str, object] = {"node_alive": True, "seen_generation": generation, **more}
+    return Member(rank=rank, generation=generation, seen=seen, **given)  # type: ignore[arg-type]
+
+
+def observed(state: ClusterState, *members: Member, gang: GangState = GangState.HELD, **more: object) -> Observed:
+    given: dict[str, object] = {"stop_requested": False, "gang_detail": "", **more}
+    return Observed(state=state, gang=gang, members=members or (member(0),), **given)  # type: ignore[arg-type]
+
+
+EMPTY = {"seen": SliceState.EMPTY, "generation": 0}
+
+
+def test_a_gang_is_asked_for_until_the_core_holds_it() -> None:
+    waiting = observed(ClusterState.GRANTING, member(0, **EMPTY), gang=GangState.PENDING)  # type: ignore[arg-type]
+    assert plan(waiting) == (HoldGang(),)
+    assert plan(replace(waiting, gang=GangState.HELD)) == (Move(ClusterState.STARTING_HEAD),)
+
+
+def test_a_rejected_grant_ends_the_cluster_and_says_so() -> None:
+    (move,) = plan(observed(ClusterState.GRANTING, gang=GangState.REJECTED, gang_detail="not ready in 30 s"))
+    assert isinstance(move, Move)
+    assert (move.state, move.loss) == (ClusterState.STOPPING, Loss.GRANT_REJECTED)
+    assert "30 s" in move.reason
+
+
+def test_the_head_starts_before_any_worker() -> None:
+    head, worker = member(0, SliceState.EMPTY, 0), member(1, SliceState.EMPTY, 0)
+    assert plan(observed(ClusterState.STARTING_HEAD, head, worker)) == (NewSlice(0, "first start"),)
+    ready = member(0)
+    assert plan(observed(ClusterState.STARTING_HEAD, ready, worker)) == (Move(ClusterState.STARTING_WORKERS),)
+    assert plan(observed(ClusterState.STARTING_WORKERS, ready, worker)) == (NewSlice(1, "first start"),)
+
+
+def test_a_start_that_was_decided_but_did_not_arrive_is_sent_again_with_the_same_generation() -> None:
+    lost_call = member(0, SliceState.EMPTY, 1, seen_generation=0)
+    assert plan(observed(ClusterState.STARTING_HEAD, lost_call)) == (SendSlice(0),)
+
+
+def test_a_starting_slice_is_waited_for() -> None:
+    assert plan(observed(ClusterState.STARTING_HEAD, member(0, SliceState.STARTING))) == (Wait(),)
+
+
+def test_a_dead_worker_slice_is_started_again_under_its_lease() -> None:
+    dead = member(1, SliceState.EXITED, detail="signal 9")
+    (move,) = plan(observed(ClusterState.READY, member(0), dead))
+    assert isinstance(move, Move)
+    assert move.state is ClusterState.STARTING_WORKERS
+    assert "signal 9" in move.reason
+    (again,) = plan(observed(ClusterState.STARTING_WORKERS, member(0), dead))
+    assert isinstance(again, NewSlice)
+    assert again.rank == 1
+
+
+def test_a_slice_that_cannot_be_kept_up_ends_the_cluster() -> None:
+    dead = member(1, SliceState.EXITED, MAX_GENERATIONS)
+    (move,) = plan(observed(ClusterState.STARTING_WORKERS, member(0), dead))
+    assert move == Move(ClusterState.LOST, "rank 1 could not be kept up after 5 starts: ", Loss.CLUSTER_LOST)
+
+
+def test_a_dead_head_ends_a_cluster_that_served() -> None:
+    (move,) = plan(observed(ClusterState.READY, member(0, SliceState.EXITED, detail="exit code 1"), member(1)))
+    assert isinstance(move, Move)
+    assert (move.state, move.loss) == (ClusterState.LOST, Loss.CLUSTER_LOST)
+
+
+def test_a_head_that_fails_its_first_start_is_tried_again() -> None:
+    (again,) = plan(observed(ClusterState.STARTING_HEAD, member(0, SliceState.EXITED, detail="port_in_use")))
+    assert isinstance(again, NewSlice)
+    assert "port_in_use" in again.reason
+
+
+def test_a_lost_node_ends_the_cluster_in_every_living_state() -> None:
+    gone = member(1, node_alive=False)
+    for state in (ClusterState.STARTING_HEAD, ClusterState.STARTING_WORKERS, ClusterState.READY):
+        (move,) = plan(observed(state, member(0), gone))
+        assert isinstance(move, Move)
+        assert (move.state, move.loss) == (ClusterState.LOST, Loss.NODE_LOST)
+
+
+def test_a_missing_lease_actor_is_believed_only_after_a_while() -> None:
+    missing = observed(ClusterState.READY, member(0), member(1, None))
+    assert plan(missing) == ()
+    (move,) = plan(replace(missing, missing_seconds=MISSING_SECONDS))
+    assert isinstance(move, Move)
+    assert move.loss is Loss.CLUSTER_LOST
+
+
+def test_a_stop_is_obeyed_in_every_living_state_and_ends_in_a_release() -> None:
+    for state in (ClusterState.GRANTING, ClusterState.STARTING_HEAD, ClusterState.STARTING_WORKERS, ClusterState.READY):
+        (move,) = plan(observed(state, stop_requested=True))
+        assert isinstance(move, Move)
+        assert move.state is ClusterState.STOPPING
+    assert plan(observed(ClusterState.STOPPING)) == (ReleaseGang(),)
+
+
+@pytest.mark.parametrize("stop", [False, True])
+def test_a_cluster_that_is_gone_stays_gone(stop: bool) -> None:
+    assert plan(observed(ClusterState.GONE, stop_requested=stop)) == ()
