@@ -104,6 +104,14 @@ def test_a_lost_node_ends_the_cluster_in_every_living_state() -> None:
         assert (move.state, move.loss) == (ClusterState.LOST, Loss.NODE_LOST)
 
 
+def test_a_gang_that_the_core_took_back_is_lost_at_once() -> None:
+    taken = observed(ClusterState.READY, member(0, None), gang=GangState.REJECTED, gang_detail="node n1 died")
+    (move,) = plan(taken)
+    assert isinstance(move, Move)
+    assert (move.state, move.loss) == (ClusterState.LOST, Loss.NODE_LOST)
+    assert "node n1 died" in move.reason
+
+
 def test_a_missing_lease_actor_is_believed_only_after_a_while() -> None:
     missing = observed(ClusterState.READY, member(0), member(1, None))
     assert plan(missing) == ()

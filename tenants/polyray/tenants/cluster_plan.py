@@ -150,8 +150,8 @@ def _start(members: tuple[Member, ...]) -> tuple[Action, ...]:
 def _loss(observed: Observed) -> Move | None:
     """Return the step that ends a cluster which cannot go on.
 
-    There are four cases: a node died; the core no longer holds a lease; the head died after it had
-    served; a slice failed to start too often.
+    There are five cases: a node died; the core took the gang back; it no longer shows a lease; the head
+    died after it had served; a slice failed to start too often.
     """
     granted = observed.state is not ClusterState.GRANTING
     finish = ClusterState.LOST if granted else ClusterState.STOPPING
@@ -159,6 +159,8 @@ def _loss(observed: Observed) -> Move | None:
         return Move(finish, f"the node of rank {dead[0].rank} was lost", Loss.NODE_LOST)
     if not granted:
         return None
+    if observed.gang is GangState.REJECTED:
+        return Move(finish, f"the core ended its leases: {observed.gang_detail}", Loss.NODE_LOST)
     if any(m.seen is None for m in observed.members) and observed.missing_seconds >= MISSING_SECONDS:
         return Move(finish, "the core no longer holds its leases", Loss.CLUSTER_LOST)
     head = observed.members[0]
