@@ -40,6 +40,7 @@ from polyray.core.yaml_text import load_yaml
 
 MAX_WORKERS = 1000
 MAX_ENV = 200
+MAX_ENV_CHARACTERS = 32_768
 
 #: What the head of a cluster needs when it carries no bundle of its own.
 HEAD = Resources(cpu=1000, memory=2**30)
@@ -117,6 +118,12 @@ def _slug(value: object, info: ValidationInfo) -> str:
     return parse_slug(value, field=info.field_name or "name")
 
 
+def _check_text(text: str, *, field: str) -> None:
+    """Refuse what no command line, environment or file name can carry: a NUL, half of a surrogate pair."""
+    if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
+        raise Invalid("it has a character that no program can be given", field=field, hint="remove NULs and surrogates")
+
+
 class WorkloadSpec(BaseModel):
     """A validated workload. `resources` are those of one worker, in the units of `core.resources`."""
 
@@ -171,8 +178,9 @@ class WorkloadSpec(BaseModel):
                 raise Invalid(f"{shown(name)} is not a variable's name", field="env")
             if PLATFORM_ENV.fullmatch(name):
                 raise Invalid(f"{name} belongs to the platform", field=f"env.{name}", hint="choose another name")
-            if "\0" in text or len(text) > 32_768:
-                raise Invalid("the value is too long, or has a NUL", field=f"env.{name}", hint="at most 32 KiB of text")
+            if len(text) > MAX_ENV_CHARACTERS:
+                raise Invalid("the value is too long", field=f"env.{name}", hint=f"at most {MAX_ENV_CHARACTERS}")
+            _check_text(text, field=f"env.{name}")
         return value
 
     @field_validator("datasets")
@@ -206,9 +214,9 @@ class WorkloadSpec(BaseModel):
 
     @field_validator("working_dir", "run", "app")
     @classmethod
-    def _without_nul(cls, value: str | None, info: ValidationInfo) -> str | None:
-        if value is not None and "\0" in value:
-            raise Invalid("it has a NUL character", field=info.field_name or "", hint="remove it")
+    def _texts(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None:
+            _check_text(value, field=info.field_name or "")
         return value
 
     @model_validator(mode="after")
