@@ -79,6 +79,7 @@ class DeviceCode(Base):
     code_hash: Mapped[str] = mapped_column(String(64), primary_key=True)
     user_code: Mapped[str] = mapped_column(String(16), unique=True)
     client_id: Mapped[str]
+    scope: Mapped[str] = mapped_column(default="")
     #: The account that approved it.
     user: Mapped[str | None] = mapped_column(String(40))
     denied: Mapped[bool] = mapped_column(default=False)
@@ -87,10 +88,16 @@ class DeviceCode(Base):
 
 
 class RefreshToken(Base):
+    """A one-time refresh token of the built-in issuer. A used one stays till it expires: its reuse tells of theft."""
+
     __tablename__ = "refresh_tokens"
     token_hash: Mapped[str] = mapped_column(String(64), primary_key=True)
     user: Mapped[str] = mapped_column(String(40))
     client_id: Mapped[str]
+    #: The login it descends from; all of one login end together.
+    sid: Mapped[str] = mapped_column(String(36))
+    scope: Mapped[str] = mapped_column(default="")
+    used_ms: Mapped[int | None]
     expires_ms: Mapped[int]
 
 

@@ -26,6 +26,7 @@ def upgrade() -> None:
     sa.Column('code_hash', sa.String(length=64), nullable=False),
     sa.Column('user_code', sa.String(length=16), nullable=False),
     sa.Column('client_id', sa.String(), nullable=False),
+    sa.Column('scope', sa.String(), nullable=False),
     sa.Column('user', sa.String(length=40), nullable=True),
     sa.Column('denied', sa.Boolean(), nullable=False),
     sa.Column('expires_ms', sa.BigInteger(), nullable=False),
@@ -105,6 +106,9 @@ def upgrade() -> None:
     sa.Column('token_hash', sa.String(length=64), nullable=False),
     sa.Column('user', sa.String(length=40), nullable=False),
     sa.Column('client_id', sa.String(), nullable=False),
+    sa.Column('sid', sa.String(length=36), nullable=False),
+    sa.Column('scope', sa.String(), nullable=False),
+    sa.Column('used_ms', sa.BigInteger(), nullable=True),
     sa.Column('expires_ms', sa.BigInteger(), nullable=False),
     sa.PrimaryKeyConstraint('token_hash')
     )
