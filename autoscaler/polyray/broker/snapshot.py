@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from polyray.core.explain import Explanation
 from polyray.core.resources import Resources
-from polyray.core.spec import CapacityType
+from polyray.core.spec import CapacityType, Kind
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,16 @@ class Offering:
     max_nodes: int = 1000
     simulated: bool = False
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as JSON values; `from_dict` reads it back."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return values | {"capacity_type": self.capacity_type.value, "resources": self.resources.as_dict()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Offering:
+        resources, capacity_type = Resources(values["resources"]), CapacityType(values["capacity_type"])
+        return cls(**{**values, "resources": resources, "capacity_type": capacity_type})
+
 
 @dataclass(frozen=True)
 class NodeView:
@@ -46,11 +58,17 @@ class NodeView:
     launched_for: str | None = None
     #: Milliseconds since the epoch when it became idle; None while it is used or was never ready.
     idle_since_ms: int | None = None
+    #: Milliseconds since the epoch when it was asked for.
+    since_ms: int | None = None
+    #: Of `used`, what sessions and services hold: it does not free itself as jobs end.
+    lasting: Resources = field(default_factory=Resources)
+    #: Milli-units left per GPU index if all jobs ended; empty means all of every device.
+    lasting_free_devices: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """A queued workload. `bundles` are the gang, head first."""
+    """A queued workload. `bundles` are the gang, head first; a higher `priority` goes first."""
 
     workload_id: str
     tenant: str
@@ -61,6 +79,9 @@ class Waiting:
     max_wait_ms: int | None = None
     max_cost_usd_micros: int | None = None
     max_duration_ms: int | None = None
+    kind: Kind = Kind.JOB
+    #: Micro-dollars that its cloud nodes have cost so far or are expected to.
+    spent_usd_micros: int = 0
 
 
 @dataclass(frozen=True)
@@ -86,6 +107,8 @@ class Snapshot:
     #: Names of offerings that failed lately, with when they may be tried again.
     cooling: tuple[tuple[str, int], ...] = ()
     idle_seconds: int = 300
+    #: Offering -> nodes of it that take no more leases but still count against its `max_nodes`.
+    leaving: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)
