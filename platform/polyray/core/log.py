@@ -6,6 +6,7 @@ import logging
 import re
 import sys
 from collections.abc import Mapping, MutableMapping
+from contextlib import suppress
 from typing import Any
 
 import structlog
@@ -44,6 +45,16 @@ def _redacted(name: str, value: object) -> object:
             return _SECRET_TEXT.sub("[redacted]", repr(value))
 
 
+class _Line(structlog.PrintLogger):
+    """Prints a line, or loses it: a full disk or a closed pipe must not stop the thread that tells of it."""
+
+    def msg(self, message: str) -> None:
+        with suppress(OSError, ValueError):
+            super().msg(message)
+
+    log = debug = info = warn = warning = fatal = failure = err = error = critical = exception = msg
+
+
 def configure(level: str = "INFO", *, component: str) -> None:
     """Send this process's logs to stderr as JSON lines that name `component`."""
     structlog.configure(
@@ -56,7 +67,7 @@ def configure(level: str = "INFO", *, component: str) -> None:
             structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level]),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=lambda *_: _Line(sys.stderr),
         cache_logger_on_first_use=False,
     )
     structlog.contextvars.bind_contextvars(component=component)
