@@ -1,0 +1,262 @@
+"""Applies the broker's plan: the one place where leases are granted and cloud nodes are asked for.
+
+Planning reads a snapshot and may be overtaken; so each grant and each launch is one write transaction that
+checks again on the rows themselves, and a plan that has become stale is dropped, to be made anew.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from polyray.broker.admission import violation
+from polyray.broker.plan import plan
+from polyray.broker.snapshot import Drain, Grant, Launch, Offering, Plan, Refusal, Snapshot
+from polyray.core.clock import Clock
+from polyray.core.ids import new_id
+from polyray.core.lifecycle import LeaseState, NodeState, WorkloadState
+from polyray.core.reconcile import Done
+from polyray.jobs.snapshots import is_coming, live_leases, node_views, snapshot, tenant_views
+from polyray.reports.costs import cloud_spend
+from polyray.store import claims
+from polyray.store.engine import Store
+from polyray.store.steps import created, step
+from polyray.store.tables import Budget, Cluster, Lease, Node, Tenant, Workload
+
+log = structlog.get_logger(__name__)
+
+#: How often the queue is looked at when nobody wakes the broker: max_wait, idle nodes and budgets pass by themselves.
+CYCLE_SECONDS = 2.0
+#: After a plan that was overtaken.
+STALE_SECONDS = 0.2
+
+KEY = "cycle"
+LEADER = "leader"
+
+
+class Scheduler:
+    """The reconciler of kind `broker`; its one key is `cycle`.
+
+    `cooling()` returns offerings that failed lately with when they may be tried again (milliseconds since
+    the epoch); `leader_epoch()` the fencing number to write under, None where there is no other control plane.
+    """
+
+    kind = "broker"
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        clock: Clock,
+        offerings: Callable[[], tuple[Offering, ...]],
+        cooling: Callable[[], tuple[tuple[str, int], ...]],
+        idle_seconds: Callable[[], int],
+        wake: Callable[[str, str], None],
+        leader_epoch: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._offerings = offerings
+        self._cooling = cooling
+        self._idle_seconds = idle_seconds
+        self._wake = wake
+        self._leader_epoch = leader_epoch
+
+    def pending(self) -> list[str]:
+        return [KEY]
+
+    def reconcile(self, key: str) -> Done:
+        seen = self.see()
+        stale = self.apply(plan(seen), seen)
+        return Done(again_seconds=STALE_SECONDS if stale else CYCLE_SECONDS)
+
+    def see(self) -> Snapshot:
+        with self._store.read() as session:
+            now_ms, idle_seconds = self._clock.now_ms(), self._idle_seconds()
+            return snapshot(session, now_ms, self._offerings(), self._cooling(), idle_seconds)
+
+    def apply(self, decided: Plan, seen: Snapshot) -> int:
+        """Write a plan, each decision on its own, and return how many had become stale."""
+        stale = sum(not self._grant(grant) for grant in decided.grants)
+        by_workload: dict[str, list[Launch]] = {}
+        for launch in decided.launches:
+            by_workload.setdefault(launch.workload_id, []).append(launch)
+        for workload_id, launches in by_workload.items():
+            stale += not self._launch(workload_id, launches, seen)
+        stale += sum(not self._drain(drain) for drain in decided.drains)
+        stale += sum(not self._refuse(refusal) for refusal in decided.refusals)
+        self._explain(decided)
+        return stale
+
+    def _grant(self, grant: Grant) -> bool:
+        """Give a gang its leases if all still holds: it waits, quota, nodes, room and devices."""
+        with self._store.write() as session:
+            self._fence(session)
+            now_ms = self._clock.now_ms()
+            workload = session.get(Workload, grant.workload_id)
+            if workload is None or not _waits(workload):
+                return _dropped(grant.workload_id, "it waits no more")
+            leases = live_leases(session)
+            ids = {placement.node_id for placement in grant.placements}
+            nodes = {node.node_id: node for node in session.scalars(select(Node).where(Node.node_id.in_(ids)))}
+            views = {view.node_id: view for view in node_views(session, nodes.values(), leases)}
+            (tenant,) = [view for view in tenant_views(session, leases, {}) if view.tenant == workload.tenant]
+            if (reason := violation(grant.placements, views, tenant)) is not None:
+                return _dropped(grant.workload_id, reason)
+            cluster = _write_grant(session, workload, grant, now_ms)
+            for node in nodes.values():
+                node.idle_since_ms = None
+        log.info("granted", workload=workload.workload_id, cluster=cluster.cluster_id, nodes=sorted(ids))
+        for kind, key in (("cluster", cluster.cluster_id), ("workload", workload.workload_id)):
+            self._wake(kind, key)
+        return True
+
+    def _launch(self, workload_id: str, launches: list[Launch], seen: Snapshot) -> bool:
+        """Write the intents of a gang's nodes, all or none.
+
+        Checked again are that it waits, that its nodes are those the plan knew, its tenant's budget, and how many
+        nodes the offerings allow.
+        """
+        with self._store.write() as session:
+            self._fence(session)
+            now_ms = self._clock.now_ms()
+            workload = session.get(Workload, workload_id)
+            if workload is None or not _waits(workload) or session.get_one(Tenant, workload.tenant).suspended:
+                return _dropped(workload_id, "it waits no more")
+            planned_on = {node.node_id for node in seen.nodes if node.launched_for == workload_id}
+            living = session.scalars(select(Node).where(Node.state != NodeState.TERMINATED.value)).all()
+            if {node.node_id for node in living if node.launched_for == workload_id and is_coming(node)} != planned_on:
+                return _dropped(workload_id, "its nodes changed")
+            estimate = sum(int(str(launch.receipt["estimated_usd_micros"])) for launch in launches)
+            budget = session.get(Budget, workload.tenant)
+            spent = cloud_spend(session, now_ms).get(workload.tenant, 0)
+            if budget is not None and spent + estimate > budget.usd_micros_per_month:
+                return _dropped(workload_id, "the budget is used up")
+            for offering in {launch.offering for launch in launches}:
+                there = sum(node.offering["name"] == offering.name for node in living)
+                if there + sum(launch.offering == offering for launch in launches) > offering.max_nodes:
+                    return _dropped(workload_id, f"all nodes of {offering.name} are there")
+            nodes = [_intended(launch, now_ms) for launch in launches]
+            for node in nodes:
+                created(session, node, now_ms=now_ms, reason=f"launched for {workload_id}")
+        for node in nodes:
+            log.info("launch_intended", node=node.node_id, offering=node.offering["name"], workload=workload_id)
+            self._wake("node", node.node_id)
+        return True
+
+    def _drain(self, drain: Drain) -> bool:
+        with self._store.write() as session:
+            self._fence(session)
+            node = session.get(Node, drain.node_id)
+            if node is None or node.state != NodeState.READY:
+                return True
+            held = select(Lease.lease_id).where(Lease.node_id == node.node_id, Lease.state != LeaseState.RELEASED.value)
+            if session.scalar(held.limit(1)) is not None:
+                return _dropped(node.launched_for or "", f"node {node.node_id} is used again")
+            step(session, node, NodeState.CORDONED, now_ms=self._clock.now_ms(), reason=drain.reason)
+        log.info("node_cordoned", node=drain.node_id, reason=drain.reason)
+        self._wake("node", drain.node_id)
+        return True
+
+    def _refuse(self, refusal: Refusal) -> bool:
+        with self._store.write() as session:
+            self._fence(session)
+            workload = session.get(Workload, refusal.workload_id)
+            if workload is None or not _waits(workload):
+                return True
+            now_ms = self._clock.now_ms()
+            step(session, workload, WorkloadState.FAILED, now_ms=now_ms, reason=refusal.explanation.cause)
+            workload.explanation = refusal.explanation.as_dict()
+            workload.ended_ms, workload.live_name = now_ms, None
+        log.info("refused", workload=refusal.workload_id, cause=refusal.explanation.cause)
+        self._wake("workload", refusal.workload_id)
+        return True
+
+    def _explain(self, decided: Plan) -> None:
+        """Store why each workload waits, where that changed."""
+        told = {workload_id: each.as_dict() for workload_id, each in decided.explanations.items()}
+        with self._store.read() as session:
+            changed = _changed(session, told)
+        if not changed:
+            return
+        with self._store.write() as session:
+            self._fence(session)
+            for workload_id in _changed(session, told):
+                session.get_one(Workload, workload_id).explanation = told[workload_id]
+
+    def _fence(self, session: Session) -> None:
+        epoch = self._leader_epoch()
+        if epoch is not None:
+            claims.require(session, LEADER, epoch)
+
+
+def _waits(workload: Workload) -> bool:
+    return workload.state == WorkloadState.QUEUED and workload.stop_requested_ms is None
+
+
+def _dropped(workload_id: str, reason: str) -> bool:
+    log.info("plan_overtaken", workload=workload_id, reason=reason)
+    return False
+
+
+def _changed(session: Session, told: dict[str, dict[str, Any]]) -> list[str]:
+    rows = session.execute(
+        select(Workload.workload_id, Workload.explanation).where(Workload.state == WorkloadState.QUEUED.value)
+    )
+    return [workload_id for workload_id, stored in rows if workload_id in told and stored != told[workload_id]]
+
+
+def _write_grant(session: Session, workload: Workload, grant: Grant, now_ms: int) -> Cluster:
+    """Write the cluster, its leases and the workload's step; the attempt's number is the leases' epoch."""
+    attempt = workload.attempt + 1
+    cluster = Cluster(
+        cluster_id=new_id("cluster"),
+        workload_id=workload.workload_id,
+        tenant=workload.tenant,
+        attempt=attempt,
+        secret=secrets.token_hex(32),
+        created_ms=now_ms,
+    )
+    created(session, cluster, now_ms=now_ms, reason=f"attempt {attempt} of {workload.workload_id}")
+    session.flush()
+    for placement in grant.placements:
+        lease = Lease(
+            lease_id=new_id("lease"),
+            cluster_id=cluster.cluster_id,
+            workload_id=workload.workload_id,
+            tenant=workload.tenant,
+            project=workload.project,
+            node_id=placement.node_id,
+            rank=placement.rank,
+            resources=placement.resources.as_dict(),
+            devices={str(index): share for index, share in placement.devices},
+            epoch=attempt,
+            granted_ms=now_ms,
+        )
+        created(session, lease, now_ms=now_ms, reason=f"rank {placement.rank} on {placement.node_id}")
+    waited_seconds = max(now_ms - workload.queued_ms, 0) // 1000
+    step(session, workload, WorkloadState.STARTING, now_ms=now_ms, reason=f"granted after waiting {waited_seconds} s")
+    workload.attempt, workload.cluster_id, workload.explanation = attempt, cluster.cluster_id, None
+    return cluster
+
+
+def _intended(launch: Launch, now_ms: int) -> Node:
+    offering = launch.offering
+    return Node(
+        node_id=new_id("node"),
+        pool=offering.pool,
+        provider=offering.provider,
+        offering=offering.as_dict(),
+        capacity_type=offering.capacity_type.value,
+        usd_micros_per_hour=offering.usd_micros_per_hour,
+        resources=offering.resources.as_dict(),
+        simulated=offering.simulated,
+        launched_for=launch.workload_id,
+        receipt=dict(launch.receipt),
+        created_ms=now_ms,
+    )

@@ -1,0 +1,191 @@
+"""What the broker sees, from rows. Usage is derived from lease rows that are not released."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import structlog
+from pydantic import ValidationError
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from polyray.broker.feasibility import feasible
+from polyray.broker.fit import devices_of
+from polyray.broker.snapshot import NodeView, Offering, Snapshot, TenantView, Waiting
+from polyray.core.errors import PolyrayError
+from polyray.core.explain import Explanation
+from polyray.core.lifecycle import LeaseState, NodeState, WorkloadState
+from polyray.core.resources import Resources, total
+from polyray.core.spec import CapacityType, Kind, WorkloadSpec
+from polyray.reports.costs import cloud_spend, spent_by_workload
+from polyray.store.tables import Budget, Lease, Node, Quota, Tenant, Workload
+
+log = structlog.get_logger(__name__)
+
+#: A higher number goes first.
+PRIORITIES = {"low": 0, "normal": 1, "high": 2}
+
+#: Nodes that take leases, or will.
+_COMING = (NodeState.INTENDED.value, NodeState.LAUNCHED.value, NodeState.READY.value)
+
+
+def snapshot(
+    session: Session,
+    now_ms: int,
+    offerings: tuple[Offering, ...],
+    cooling: tuple[tuple[str, int], ...],
+    idle_seconds: int,
+) -> Snapshot:
+    """Return the whole picture for one planning cycle."""
+    leases = live_leases(session)
+    living = session.scalars(select(Node).where(Node.state != NodeState.TERMINATED.value).order_by(Node.node_id)).all()
+    coming = [node for node in living if is_coming(node)]
+    return Snapshot(
+        now_ms=now_ms,
+        tenants=tenant_views(session, leases, cloud_spend(session, now_ms)),
+        nodes=node_views(session, coming, leases),
+        queue=_queue(session, now_ms),
+        offerings=offerings,
+        cooling=cooling,
+        idle_seconds=idle_seconds,
+        leaving=_counted(node for node in living if not is_coming(node)),
+    )
+
+
+def is_coming(node: Node) -> bool:
+    """Return whether a node takes leases, or will."""
+    return node.state in _COMING and node.stop_requested_ms is None
+
+
+def refusal(session: Session, tenant: str, spec: WorkloadSpec, offerings: tuple[Offering, ...]) -> Explanation | None:
+    """Return why a workload of `tenant` can never run, with the nearest one that can; None if it can."""
+    row = session.get(Tenant, tenant)
+    quotas = session.scalars(select(Quota).where(Quota.tenant == tenant)).all()
+    view = TenantView(tenant, _nominal(quotas), _borrowing(quotas), Resources(), suspended=row is None)
+    living = session.scalars(select(Node).where(Node.state.in_(_COMING)))
+    nodes = node_views(session, [node for node in living if is_coming(node)], ())
+    return feasible(spec.bundles, spec.capacity, view, nodes, offerings, kind=spec.kind)
+
+
+def live_leases(session: Session) -> Sequence[Lease]:
+    return session.scalars(select(Lease).where(Lease.state != LeaseState.RELEASED.value)).all()
+
+
+def node_views(session: Session, nodes: Iterable[Node], leases: Iterable[Lease]) -> tuple[NodeView, ...]:
+    """Return nodes with what `leases` hold of them."""
+    by_node: dict[str, list[Lease]] = {}
+    for lease in leases:
+        by_node.setdefault(lease.node_id, []).append(lease)
+    held = {lease.workload_id for each in by_node.values() for lease in each}
+    jobs = set(
+        session.scalars(
+            select(Workload.workload_id).where(Workload.workload_id.in_(held), Workload.kind == Kind.JOB.value)
+        )
+        if held
+        else ()
+    )
+    return tuple(_node_view(node, by_node.get(node.node_id, []), jobs) for node in nodes)
+
+
+def tenant_views(session: Session, leases: Iterable[Lease], spent: Mapping[str, int]) -> tuple[TenantView, ...]:
+    """Return every tenant with its quota, its use, and its budget less what it `spent` (micro-dollars)."""
+    used: dict[str, list[Resources]] = {}
+    for lease in leases:
+        used.setdefault(lease.tenant, []).append(Resources(lease.resources))
+    quotas: dict[str, list[Quota]] = {}
+    for quota in session.scalars(select(Quota)):
+        quotas.setdefault(quota.tenant, []).append(quota)
+    budgets = {
+        row.tenant: row.usd_micros_per_month - spent.get(row.tenant, 0) for row in session.scalars(select(Budget))
+    }
+    return tuple(
+        TenantView(
+            tenant=row.name,
+            nominal=_nominal(quotas.get(row.name, [])),
+            borrowing_limit=_borrowing(quotas.get(row.name, [])),
+            used=total(used.get(row.name, [])),
+            budget_left_usd_micros=budgets.get(row.name),
+            suspended=row.suspended,
+        )
+        for row in session.scalars(select(Tenant).order_by(Tenant.name))
+    )
+
+
+def _queue(session: Session, now_ms: int) -> tuple[Waiting, ...]:
+    rows = session.scalars(
+        select(Workload)
+        .where(Workload.state == WorkloadState.QUEUED.value, Workload.stop_requested_ms.is_(None))
+        .order_by(Workload.queued_ms, Workload.workload_id)
+    )
+    queue = []
+    for row in rows:
+        try:
+            queue.append(_waiting(session, row, now_ms))
+        except (PolyrayError, ValidationError):
+            # One row that an older version wrote must not stop everybody's scheduling.
+            log.exception("unreadable_workload", workload=row.workload_id, tenant=row.tenant)
+    return tuple(queue)
+
+
+def _waiting(session: Session, row: Workload, now_ms: int) -> Waiting:
+    spec = WorkloadSpec.model_validate(row.spec)
+    waiting = Waiting(
+        workload_id=row.workload_id,
+        tenant=row.tenant,
+        bundles=spec.bundles,
+        capacity=spec.capacity,
+        priority=PRIORITIES[spec.priority],
+        queued_ms=row.queued_ms,
+        max_wait_ms=spec.max_wait_ms,
+        max_cost_usd_micros=spec.max_cost_usd_micros,
+        max_duration_ms=spec.max_duration_ms,
+        kind=spec.kind,
+    )
+    if waiting.max_cost_usd_micros is None:
+        return waiting
+    return replace(waiting, spent_usd_micros=spent_by_workload(session, row.workload_id, now_ms))
+
+
+def _node_view(node: Node, leases: Sequence[Lease], jobs: set[str]) -> NodeView:
+    resources = Resources(node.resources)
+    lasting = [lease for lease in leases if lease.workload_id not in jobs]
+    return NodeView(
+        node_id=node.node_id,
+        pool=node.pool,
+        capacity_type=CapacityType(node.capacity_type),
+        resources=resources,
+        used=total(Resources(lease.resources) for lease in leases),
+        free_devices=_free_devices(resources, leases),
+        ready=node.state == NodeState.READY.value and node.stop_requested_ms is None,
+        offering=str(node.offering["name"]),
+        launched_for=node.launched_for,
+        idle_since_ms=node.idle_since_ms,
+        since_ms=node.created_ms,
+        lasting=total(Resources(lease.resources) for lease in lasting),
+        lasting_free_devices=_free_devices(resources, lasting),
+    )
+
+
+def _free_devices(resources: Resources, leases: Iterable[Lease]) -> tuple[int, ...]:
+    left = list(devices_of(resources))
+    for lease in leases:
+        for index, share in lease.devices.items():
+            left[int(index)] -= int(share)
+    return tuple(max(amount, 0) for amount in left)
+
+
+def _nominal(quotas: Iterable[Quota]) -> Resources:
+    return Resources({quota.flavor: quota.nominal for quota in quotas})
+
+
+def _borrowing(quotas: Iterable[Quota]) -> Resources:
+    return Resources({quota.flavor: quota.borrowing_limit for quota in quotas})
+
+
+def _counted(nodes: Iterable[Node]) -> tuple[tuple[str, int], ...]:
+    counts: dict[str, int] = {}
+    for node in nodes:
+        name = str(node.offering["name"])
+        counts[name] = counts.get(name, 0) + 1
+    return tuple(sorted(counts.items()))
