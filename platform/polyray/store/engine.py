@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Engine, create_engine, event, make_url, text
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DatabaseError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import NullPool
 
@@ -70,6 +70,11 @@ def _mapped() -> Iterator[None]:
         yield
     except OperationalError as error:
         raise Unavailable(f"the database does not take this now: {error.orig}", hint="try again in a moment") from error
+    except DatabaseError as error:
+        # A file that is no database, or a spoilt one, comes as the plain base class.
+        if type(error) is not DatabaseError:
+            raise
+        raise Unavailable(f"the database cannot be used: {error.orig}", hint="restore it, or name another") from error
 
 
 def _create_private(path: Path) -> None:

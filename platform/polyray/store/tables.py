@@ -9,7 +9,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, CheckConstraint, ForeignKey, Index, LargeBinary, String, UniqueConstraint
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    CheckConstraint,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    String,
+    UniqueConstraint,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 
@@ -313,8 +323,11 @@ class Event(Base):
     """What happened, append-only: every step of every entity, and every refusal worth telling."""
 
     __tablename__ = "events"
-    __table_args__ = (Index("ix_events_entity", "entity_id", "event_id"),)
-    event_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    __table_args__ = (Index("ix_events_entity", "entity_id", "event_id"), {"sqlite_autoincrement": True})
+    #: Rises by commit and is never used again. SQLite numbers rows only in a column of its type INTEGER.
+    event_id: Mapped[int] = mapped_column(
+        BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True
+    )
     at_ms: Mapped[int]
     kind: Mapped[str] = mapped_column(String(16))
     entity_id: Mapped[str] = mapped_column(String(64))

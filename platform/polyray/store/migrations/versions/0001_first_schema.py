@@ -35,7 +35,7 @@ def upgrade() -> None:
     sa.UniqueConstraint('user_code')
     )
     op.create_table('events',
-    sa.Column('event_id', sa.BigInteger(), autoincrement=True, nullable=False),
+    sa.Column('event_id', sa.BigInteger().with_variant(sa.Integer(), 'sqlite'), autoincrement=True, nullable=False),
     sa.Column('at_ms', sa.BigInteger(), nullable=False),
     sa.Column('kind', sa.String(length=16), nullable=False),
     sa.Column('entity_id', sa.String(length=64), nullable=False),
@@ -43,7 +43,8 @@ def upgrade() -> None:
     sa.Column('start', sa.String(length=20), nullable=False),
     sa.Column('finish', sa.String(length=20), nullable=False),
     sa.Column('reason', sa.String(), nullable=False),
-    sa.PrimaryKeyConstraint('event_id')
+    sa.PrimaryKeyConstraint('event_id'),
+    sqlite_autoincrement=True
     )
     with op.batch_alter_table('events', schema=None) as batch_op:
         batch_op.create_index('ix_events_entity', ['entity_id', 'event_id'], unique=False)

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import inspect, text
+
+from polyray.store.engine import Store
+from polyray.store.migrate import MIGRATIONS, migrate
+from polyray.store.tables import Base
+
+
+def test_the_migrations_make_exactly_the_tables_that_the_code_knows(store: Store) -> None:
+    with store.engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, Base.metadata) == []
+        made = set(inspect(connection).get_table_names())
+    assert made == {*Base.metadata.tables, "alembic_version"}
+
+
+def test_migrating_again_changes_nothing(store: Store) -> None:
+    with store.read() as session:
+        before = session.execute(text("SELECT version_num FROM alembic_version")).all()
+    migrate(store)
+    with store.read() as session:
+        assert session.execute(text("SELECT version_num FROM alembic_version")).all() == before
+
+
+def test_several_processes_may_migrate_at_once(database_url: str) -> None:
+    stores = [Store(database_url) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(migrate, stores))
+    with stores[0].engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
+    for store in stores:
+        store.close()
+
+
+def test_the_history_of_the_schema_is_one_line() -> None:
+    directory = ScriptDirectory(str(MIGRATIONS))
+    assert len(directory.get_heads()) == 1
+    assert len(directory.get_bases()) == 1
