@@ -1,0 +1,128 @@
+"""What the routes are given, who asks, and whether they may.
+
+Everything comes in through `Services`; nothing here or below names an implementation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, cast
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.routing import APIRoute
+from sqlalchemy.orm import Session
+
+from polyray.broker.snapshot import Offering
+from polyray.core.clock import Clock
+from polyray.core.errors import Forbidden
+from polyray.core.explain import Explanation
+from polyray.core.layout import Layout
+from polyray.core.platform_file import PlatformFile
+from polyray.core.settings import Settings
+from polyray.core.spec import WorkloadSpec
+from polyray.identity.policy import Action, allowed
+from polyray.identity.tokens import PlatformTokens, Principal
+from polyray.store.engine import Store
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Endpoints:
+    api_url: str
+    gateway_url: str
+
+
+@dataclass(frozen=True)
+class Probe:
+    """How a part of the platform is, at this moment."""
+
+    ok: bool
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Services:
+    store: Store
+    clock: Clock
+    layout: Layout
+    settings: Settings
+    tokens: PlatformTokens
+    #: `wake(kind, key)`: tells a reconciler which entity to look at.
+    wake: Callable[[str, str], None]
+    #: What the providers can launch now.
+    offerings: Callable[[], tuple[Offering, ...]]
+    #: Why a workload of a tenant can never run, however long it waits; None if it can.
+    feasible: Callable[[Session, str, WorkloadSpec], Explanation | None]
+    #: Kills the slice of (workload, rank) as a crash would.
+    kill_worker: Callable[[str, int], None]
+    #: Applies the operator's file and tells what changed; idempotent.
+    apply_platform: Callable[[PlatformFile], list[str]]
+    endpoints: Callable[[], Endpoints]
+    #: By component; each answers within a second. `store`, `fabric` and `gateway` decide readiness.
+    probes: Mapping[str, Callable[[], Probe]]
+    #: Isolation grade of the nodes, and what it means in one sentence.
+    grade: tuple[str, str]
+    #: The largest blob one request may send.
+    max_blob_bytes: int = 10 * GIB
+    #: Names beside loopback that this API answers to.
+    host_names: frozenset[str] = frozenset()
+
+
+def services_of(request: Request) -> Services:
+    return cast(Services, request.app.state.services)
+
+
+def principal_of(request: Request) -> Principal:
+    return cast(Principal, request.scope["polyray.principal"])
+
+
+Given = Annotated[Services, Depends(services_of)]
+Caller = Annotated[Principal, Depends(principal_of)]
+
+
+def member_tenant(principal: Principal) -> str:
+    """Return the tenant that the caller's token names: the only place a tenant ever comes from.
+
+    Raises:
+        Forbidden: for an operator's token without a tenant.
+    """
+    if principal.tenant is None:
+        raise Forbidden(
+            "this belongs to a tenant, and your token names none",
+            hint="log in as a member of the tenant: 'polyray login --tenant TENANT'",
+        )
+    return principal.tenant
+
+
+class _Allow:
+    def __init__(self, action: Action) -> None:
+        self._action = action
+
+    def __call__(self, caller: Caller) -> None:
+        if not allowed(caller.role, self._action):
+            raise Forbidden(f"role {caller.role} may not do this ({self._action})", hint="ask an admin of your tenant")
+
+
+def may(action: Action) -> dict[str, Any]:
+    """Return what a route's decorator needs to be open to the roles that the policy table gives `action`."""
+    return {"dependencies": [Depends(_Allow(action))], "openapi_extra": {"x-polyray-action": str(action)}}
+
+
+def public() -> dict[str, Any]:
+    """Return what marks a route that needs no credential; the gate's list of public paths must have it too."""
+    return {"openapi_extra": {"x-polyray-action": "public", "security": []}}
+
+
+class GuardedRoute(APIRoute):
+    """A route that names its action, or does not exist: nothing is open because somebody forgot."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **kwargs: Any) -> None:
+        if "x-polyray-action" not in (kwargs.get("openapi_extra") or {}):
+            raise TypeError(f"{path} names no action: decorate it with **may(...) or **public()")
+        super().__init__(path, endpoint, **kwargs)
+
+
+def guarded_router(prefix: str, tag: str) -> APIRouter:
+    return APIRouter(prefix=prefix, tags=[tag], route_class=GuardedRoute)

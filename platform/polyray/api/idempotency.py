@@ -1,0 +1,149 @@
+"""The same request sent twice is done once.
+
+The answer is kept in the same transaction that does the work, under the caller and the key. Writers are
+one at a time, so a second call that arrives while the first still runs waits for it and gets its answer;
+after a crash there is either the work with its answer, or neither. What takes long (copying a model) is
+announced first instead, and a second call is told to wait.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Header
+from pydantic import BaseModel
+from sqlalchemy import ColumnElement, delete, update
+from sqlalchemy.orm import Session
+from starlette.responses import Response
+
+from polyray.core.errors import Conflict, Invalid, Unavailable
+from polyray.core.ids import shown
+from polyray.identity.tokens import Principal
+from polyray.store.engine import Store
+from polyray.store.tables import IdempotencyKey
+
+#: A key may be used for something else after this time.
+KEEP_MS = 24 * 3_600_000
+_KEY = re.compile(r"[\x21-\x7e]{1,128}")
+
+#: A long call that has not answered after this time has died with its process.
+RUNNING_MS = 600_000
+_RUNNING = 0
+
+KeyHeader = Annotated[
+    str | None, Header(alias="Idempotency-Key", description="1 to 128 visible ASCII characters; kept for a day")
+]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What makes two requests the same: who sends it, under which key, where, with what body."""
+
+    principal: Principal
+    key: str | None
+    route: str
+    body: object
+
+    @property
+    def caller(self) -> str:
+        return f"{self.principal.tenant or ''}/{self.principal.subject}"
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(json.dumps([self.route, self.body], sort_keys=True).encode()).hexdigest()
+
+    def checked_key(self) -> str:
+        """Return the key.
+
+        Raises:
+            Invalid: if it is none.
+        """
+        if self.key is None or not _KEY.fullmatch(self.key):
+            hint = "1 to 128 visible ASCII characters, such as a UUID"
+            raise Invalid(f"{shown(self.key)} is not a key", field="Idempotency-Key", hint=hint)
+        return self.key
+
+
+def once(session: Session, request: Request, *, now_ms: int, status: int, work: Callable[[], BaseModel]) -> Response:
+    """Do `work` in the caller's write transaction, or give the answer that it gave before under this key.
+
+    Without a key the work is simply done. A refusal is not kept: the same request may succeed later.
+
+    Raises:
+        Conflict: if the key was used for another request.
+    """
+    if request.key is None:
+        return _answer(status, work().model_dump_json().encode())
+    kept = _kept(session, request, now_ms)
+    if kept is None:
+        kept = _row(request, status=status, body=work().model_dump_json().encode(), now_ms=now_ms)
+        session.add(kept)
+        return _answer(kept.status, kept.body)
+    return _answer(kept.status, kept.body, replayed=True)
+
+
+def once_long(store: Store, request: Request, *, now_ms: int, status: int, work: Callable[[], BaseModel]) -> Response:
+    """Do `work`, which has transactions of its own and may take long, or give the answer it gave before.
+
+    Raises:
+        Conflict: if the key was used for another request.
+        Unavailable: while the first call still runs.
+    """
+    if request.key is None:
+        return _answer(status, work().model_dump_json().encode())
+    with store.write() as session:
+        kept = _kept(session, request, now_ms)
+        if kept is not None and kept.status != _RUNNING:
+            return _answer(kept.status, kept.body, replayed=True)
+        if kept is not None and now_ms - kept.created_ms < RUNNING_MS:
+            raise Unavailable("the first call with this key is still running", hint="ask again in a moment")
+        if kept is not None:
+            session.delete(kept)
+            session.flush()
+        session.add(_row(request, status=_RUNNING, body=b"", now_ms=now_ms))
+    try:
+        body = work().model_dump_json().encode()
+    except BaseException:
+        with store.write() as session:
+            session.execute(delete(IdempotencyKey).where(_named(request)))
+        raise
+    with store.write() as session:
+        session.execute(update(IdempotencyKey).where(_named(request)).values(status=status, body=body))
+    return _answer(status, body)
+
+
+def _kept(session: Session, request: Request, now_ms: int) -> IdempotencyKey | None:
+    """Return what is kept under the caller's key, after forgetting what is too old."""
+    key = request.checked_key()
+    old = (IdempotencyKey.principal == request.caller) & (IdempotencyKey.created_ms < now_ms - KEEP_MS)
+    session.execute(delete(IdempotencyKey).where(old))
+    kept = session.get(IdempotencyKey, (request.caller, key))
+    if kept is not None and kept.request_hash != request.digest:
+        hint = "use a new key for each new request"
+        raise Conflict("this key was used for another request", field="Idempotency-Key", hint=hint)
+    return kept
+
+
+def _row(request: Request, *, status: int, body: bytes, now_ms: int) -> IdempotencyKey:
+    return IdempotencyKey(
+        principal=request.caller,
+        key=request.checked_key(),
+        request_hash=request.digest,
+        status=status,
+        body=body,
+        created_ms=now_ms,
+    )
+
+
+def _named(request: Request) -> ColumnElement[bool]:
+    return (IdempotencyKey.principal == request.caller) & (IdempotencyKey.key == request.checked_key())
+
+
+def _answer(status: int, body: bytes, *, replayed: bool = False) -> Response:
+    headers = {"Idempotency-Replayed": "true"} if replayed else {}
+    return Response(body, status, headers, media_type="application/json")
