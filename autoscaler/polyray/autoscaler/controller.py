@@ -1,0 +1,240 @@
+"""Brings each node through its life: observe, plan, apply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import structlog
+from sqlalchemy import ColumnElement, func, select
+from sqlalchemy.orm import Session
+
+from polyray.autoscaler.cooling import Cooling
+from polyray.autoscaler.instances import Instances
+from polyray.autoscaler.node_plan import Action, End, Idle, Join, Launch, Move, Observed, Seen, plan
+from polyray.autoscaler.provider import (
+    Instance,
+    InstanceState,
+    InsufficientCapacity,
+    NodeNotFound,
+    NodeProvider,
+    ProviderQuotaExceeded,
+)
+from polyray.broker.snapshot import Offering
+from polyray.core.clock import Clock
+from polyray.core.errors import Unavailable
+from polyray.core.lifecycle import WORKLOAD, LeaseState, NodeState
+from polyray.core.reconcile import Done
+from polyray.core.spec import CapacityType
+from polyray.store.engine import Store
+from polyray.store.steps import step
+from polyray.store.tables import Lease, Node, Workload
+from polyray.tenants.observer import Observer
+
+log = structlog.get_logger(__name__)
+
+POLL_SECONDS = 1.0
+#: An account's own limit is raised by people.
+QUOTA_COOLING_SECONDS = 300
+
+
+class NodeController:
+    """The reconciler of kind `node`; its keys are node ids."""
+
+    kind = "node"
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        clock: Clock,
+        observer: Observer,
+        providers: Mapping[str, NodeProvider],
+        cooling: Cooling,
+        wake: Callable[[str, str], None],
+        instances: Instances | None = None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._observer = observer
+        self._providers = providers
+        self._cooling = cooling
+        self._wake = wake
+        self._instances = instances or Instances(providers, clock)
+        #: Node -> monotonic seconds since which the running core has called it dead.
+        self._dead_since: dict[str, float] = {}
+
+    def pending(self) -> list[str]:
+        with self._store.read() as session:
+            return list(session.scalars(select(Node.node_id).where(Node.state != NodeState.TERMINATED.value)))
+
+    def reconcile(self, key: str) -> Done:
+        with self._store.read() as session:
+            node = session.get(Node, key)
+            observed = None if node is None else self._observe(session, node)
+        if node is None or observed is None or observed.state is NodeState.TERMINATED:
+            self._dead_since.pop(key, None)
+            return Done(forget=True)
+        if observed.instance is not None and not _billed(node, observed.instance):
+            self._take_bill(node.node_id, observed.instance)
+        actions = plan(observed, self._clock.now_ms())
+        for action in actions:
+            self._apply(action, node)
+        return Done(again_seconds=0.0 if any(isinstance(action, Move) for action in actions) else POLL_SECONDS)
+
+    def _observe(self, session: Session, node: Node) -> Observed:
+        instances = self._instances.of(node.provider)
+        core, identity = self._seen(node.node_id)
+        row_identity = (node.ray_node_id, node.host) if node.ray_node_id and node.host else None
+        owner = session.get(Workload, node.launched_for) if node.launched_for else None
+        return Observed(
+            state=NodeState(node.state),
+            reserved=node.capacity_type == CapacityType.RESERVED,
+            created_ms=node.created_ms,
+            billed_from_ms=node.billed_from_ms,
+            join_limit_ms=int(node.offering["join_limit_seconds"]) * 1000,
+            live_leases=session.scalar(select(func.count()).select_from(Lease).where(*_live_on(node.node_id))) or 0,
+            used_until_ms=session.scalar(select(func.max(Lease.released_ms)).where(Lease.node_id == node.node_id))
+            or node.ready_ms,
+            idle_since_ms=node.idle_since_ms,
+            stop_requested=node.stop_requested_ms is not None,
+            unwanted=owner is not None and owner.state in WORKLOAD.terminal,
+            core=core,
+            core_identity=identity,
+            row_identity=row_identity,
+            dead_ms=self._dead_ms(node.node_id, core),
+            instance=None if instances is None else instances.get(node.node_id),
+            instances_known=instances is not None,
+        )
+
+    def _seen(self, node_id: str) -> tuple[Seen, tuple[str, str] | None]:
+        try:
+            found = self._observer.view().nodes.get(node_id)
+        except Unavailable:
+            return Seen.UNKNOWN, None
+        if found is None or not found.alive:
+            return Seen.DEAD, None
+        return Seen.ALIVE, (found.ray_node_id, found.host)
+
+    def _dead_ms(self, node_id: str, core: Seen) -> int:
+        """Return for how long the running core has called it dead; an outage of the core starts that anew."""
+        if core is not Seen.DEAD:
+            self._dead_since.pop(node_id, None)
+            return 0
+        since = self._dead_since.setdefault(node_id, self._clock.monotonic())
+        return round((self._clock.monotonic() - since) * 1000)
+
+    def _apply(self, action: Action, node: Node) -> None:
+        match action:
+            case Launch():
+                self._launch(node)
+            case Join(ray_node_id, host):
+                self._join(node.node_id, ray_node_id, host)
+            case Move():
+                if action.offering_failed:
+                    self._cooling.failed(str(node.offering["name"]))
+                self._move(node, action.state, action.reason)
+            case Idle(since_ms):
+                self._set_idle(node.node_id, since_ms)
+            case End():
+                self._end(node)
+
+    def _launch(self, node: Node) -> None:
+        """Ask for it under its own id; what the provider refuses ends the node and lets the offering rest."""
+        offering = Offering.from_dict(node.offering)
+        if node.provider not in self._providers:
+            self._move(node, NodeState.TERMINATING, f"there is no provider {node.provider}")
+            return
+        try:
+            instance = self._providers[node.provider].launch(node.node_id, offering)
+        except InsufficientCapacity as error:
+            self._cooling.failed(offering.name, error.retry_after_seconds)
+            self._move(node, NodeState.TERMINATING, str(error))
+        except ProviderQuotaExceeded as error:
+            self._cooling.failed(offering.name, QUOTA_COOLING_SECONDS)
+            self._move(node, NodeState.TERMINATING, str(error))
+        else:
+            self._move(node, NodeState.LAUNCHED, instance=instance)
+
+    def _join(self, node_id: str, ray_node_id: str, host: str) -> None:
+        with self._store.write() as session:
+            node, now_ms = session.get_one(Node, node_id), self._clock.now_ms()
+            node.ray_node_id, node.host = ray_node_id, host
+            if node.state == NodeState.LAUNCHED:
+                step(session, node, NodeState.READY, now_ms=now_ms)
+                node.ready_ms = node.idle_since_ms = now_ms
+        self._cooling.succeeded(str(node.offering["name"]))
+        log.info("node_ready", node=node_id, host=host)
+        self._wake("broker", "cycle")
+
+    def _move(self, seen: Node, state: NodeState, reason: str = "", instance: Instance | None = None) -> None:
+        """Step a node, unless somebody else did since it was observed."""
+        with self._store.write() as session:
+            node = session.get_one(Node, seen.node_id)
+            if node.state != seen.state:
+                return
+            step(session, node, state, now_ms=self._clock.now_ms(), reason=reason)
+            node.idle_since_ms = None
+            if instance is not None:
+                node.instance_id = instance.instance_id
+                _bill(node, instance)
+            clusters = set(session.scalars(select(Lease.cluster_id).where(*_live_on(node.node_id))))
+        log.info("node_moved", node=node.node_id, state=state.value, reason=node.state_reason)
+        for cluster_id in clusters:
+            self._wake("cluster", cluster_id)
+        self._wake("broker", "cycle")
+
+    def _set_idle(self, node_id: str, since_ms: int | None) -> None:
+        """Note since when it is idle, unless a lease was granted or ended since it was observed."""
+        with self._store.write() as session:
+            node = session.get_one(Node, node_id)
+            live = session.scalar(select(Lease.lease_id).where(*_live_on(node_id)).limit(1))
+            if (live is None) == (since_ms is not None):
+                node.idle_since_ms = since_ms
+
+    def _end(self, node: Node) -> None:
+        """Ask for its end. Not found is a success: it is what was wanted."""
+        provider = self._providers.get(node.provider)
+        instance: Instance | None = None
+        if provider is not None:
+            try:
+                instance = provider.terminate(node.node_id)
+            except NodeNotFound:
+                instance = None
+        with self._store.write() as session:
+            row = session.get_one(Node, node.node_id)
+            if row.state != NodeState.TERMINATING:
+                return
+            if instance is not None:
+                _bill(row, instance)
+            if instance is None or instance.state is InstanceState.TERMINATED:
+                if row.billed_from_ms is not None and row.billed_to_ms is None:
+                    row.billed_to_ms = max(self._clock.now_ms(), row.billed_from_ms)
+                step(session, row, NodeState.TERMINATED, now_ms=self._clock.now_ms(), reason=row.state_reason)
+                row.idle_since_ms = None
+        log.info("node_end_asked", node=node.node_id, state=row.state)
+        if row.state == NodeState.TERMINATED:
+            self._wake("broker", "cycle")
+            self._wake("pools", row.pool)
+
+    def _take_bill(self, node_id: str, instance: Instance) -> None:
+        with self._store.write() as session:
+            _bill(session.get_one(Node, node_id), instance)
+
+
+def _billed(node: Node, instance: Instance) -> bool:
+    """Return whether the row says what the provider bills."""
+    return (instance.billed_from_ms in {None, node.billed_from_ms}) and (
+        instance.billed_to_ms in {None, node.billed_to_ms}
+    )
+
+
+def _bill(node: Node, instance: Instance) -> None:
+    """Take over what the provider bills."""
+    if instance.billed_from_ms is not None:
+        node.billed_from_ms = instance.billed_from_ms
+    if instance.billed_to_ms is not None:
+        node.billed_to_ms = instance.billed_to_ms
+
+
+def _live_on(node_id: str) -> tuple[ColumnElement[bool], ...]:
+    return Lease.node_id == node_id, Lease.state != LeaseState.RELEASED.value

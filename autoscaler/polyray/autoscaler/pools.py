@@ -1,0 +1,150 @@
+"""Keeps reserved pools at their size, and empties everything when the platform ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import structlog
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from polyray.autoscaler.cooling import Cooling
+from polyray.broker.snapshot import Offering
+from polyray.core.clock import Clock
+from polyray.core.ids import new_id
+from polyray.core.lifecycle import LeaseState, NodeState
+from polyray.core.reconcile import Done
+from polyray.core.spec import CapacityType
+from polyray.store.engine import Store
+from polyray.store.steps import created
+from polyray.store.tables import Lease, Node
+
+log = structlog.get_logger(__name__)
+
+RESYNC_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Member:
+    """A node of a pool that is not terminated."""
+
+    node_id: str
+    #: It is on its way out, but its place is not free before its provider says so.
+    leaving: bool
+    used: bool
+    created_ms: int
+
+
+@dataclass(frozen=True)
+class Balance:
+    create: int
+    stop: tuple[str, ...]
+
+
+def balance(count: int, members: Sequence[Member]) -> Balance:
+    """Return how many nodes to create, and which to stop: unused ones first, then the newest."""
+    staying = [member for member in members if not member.leaving]
+    surplus = sorted(staying, key=lambda member: (member.used, -member.created_ms, member.node_id))
+    return Balance(
+        create=max(count - len(members), 0),
+        stop=tuple(member.node_id for member in surplus[: max(len(staying) - count, 0)]),
+    )
+
+
+class PoolController:
+    """The reconciler of kind `pools`; its keys are names of reserved pools."""
+
+    kind = "pools"
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        clock: Clock,
+        offerings: Callable[[], tuple[Offering, ...]],
+        cooling: Cooling,
+        wake: Callable[[str, str], None],
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._offerings = offerings
+        self._cooling = cooling
+        self._wake = wake
+        self._shut_down = False
+
+    def pending(self) -> list[str]:
+        """Return the pools that there are or should be."""
+        with self._store.read() as session:
+            there = session.scalars(
+                select(Node.pool).where(
+                    Node.capacity_type == CapacityType.RESERVED.value, Node.state != NodeState.TERMINATED.value
+                )
+            )
+            return sorted({*there, *(offering.pool for offering in self._reserved().values())})
+
+    def reconcile(self, key: str) -> Done:
+        offering = self._reserved().get(key)
+        if self._shut_down or (offering is not None and self._cooling.rests(offering.name)):
+            return Done(again_seconds=RESYNC_SECONDS)
+        now_ms = self._clock.now_ms()
+        with self._store.write() as session:
+            todo = balance(offering.max_nodes if offering else 0, _members(session, key))
+            new = [_reserved_node(offering, now_ms) for _ in range(todo.create)] if offering else []
+            for node in new:
+                created(
+                    session, node, now_ms=now_ms, reason=f"pool {key} keeps {offering.max_nodes if offering else 0}"
+                )
+            for node_id in todo.stop:
+                session.get_one(Node, node_id).stop_requested_ms = now_ms
+        for node_id in (*(node.node_id for node in new), *todo.stop):
+            log.info("pool_balanced", pool=key, node=node_id)
+            self._wake("node", node_id)
+        return Done(again_seconds=RESYNC_SECONDS)
+
+    def shut_down(self) -> None:
+        """Ask every node to leave, and keep no pool any more in this process. Idempotent."""
+        self._shut_down = True
+        with self._store.write() as session:
+            living = session.scalars(select(Node).where(Node.state != NodeState.TERMINATED.value)).all()
+            for node in living:
+                node.stop_requested_ms = node.stop_requested_ms or self._clock.now_ms()
+        for node in living:
+            self._wake("node", node.node_id)
+
+    def all_gone(self) -> bool:
+        with self._store.read() as session:
+            return session.scalar(select(Node.node_id).where(Node.state != NodeState.TERMINATED.value).limit(1)) is None
+
+    def _reserved(self) -> dict[str, Offering]:
+        return {each.pool: each for each in self._offerings() if each.capacity_type is CapacityType.RESERVED}
+
+
+def _members(session: Session, pool: str) -> list[Member]:
+    reserved = Node.capacity_type == CapacityType.RESERVED.value
+    rows = session.scalars(select(Node).where(Node.pool == pool, reserved, Node.state != NodeState.TERMINATED.value))
+    used = set(session.scalars(select(Lease.node_id).where(Lease.state != LeaseState.RELEASED.value)))
+    staying = {NodeState.INTENDED, NodeState.LAUNCHED, NodeState.READY}
+    return [
+        Member(
+            node_id=node.node_id,
+            leaving=node.stop_requested_ms is not None or NodeState(node.state) not in staying,
+            used=node.node_id in used,
+            created_ms=node.created_ms,
+        )
+        for node in rows
+    ]
+
+
+def _reserved_node(offering: Offering, now_ms: int) -> Node:
+    return Node(
+        node_id=new_id("node"),
+        pool=offering.pool,
+        provider=offering.provider,
+        offering=offering.as_dict(),
+        capacity_type=offering.capacity_type.value,
+        usd_micros_per_hour=offering.usd_micros_per_hour,
+        resources=offering.resources.as_dict(),
+        simulated=offering.simulated,
+        created_ms=now_ms,
+    )
