@@ -45,7 +45,7 @@ check: lint types imports test ## everything that CI runs
 venv: $(STAMP) ## the environment, with pinned versions
 
 # PyTorch comes first and alone: pip then takes the build that this machine's index prefers.
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP):
 	@test -n "$(PYTHON)" || { echo "Python 3.11 to 3.13 with venv is needed (Debian: apt-get install python3-venv)" >&2; exit 1; }
 	@echo "installing into $(VENV) with $$($(PYTHON) --version); once, some minutes" >&2
 	@$(PYTHON) -m venv $(VENV)
