@@ -24,7 +24,9 @@ def prepare(run: RunFile) -> dict[str, str]:
     own["POLYRAY_DATASETS_DIR"] = str(link_datasets(run))
     # The platform's own interpreter is what `python` means in a job's command.
     own["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), own.get("PATH", os.defpath)])
-    own.setdefault("PYTHONUNBUFFERED", "1")
+    # The log is a file that people read: lines as they come, one by one, without colours.
+    for name, value in (("PYTHONUNBUFFERED", "1"), ("RAY_COLOR_PREFIX", "0"), ("RAY_DEDUP_LOGS", "0")):
+        own.setdefault(name, value)
     return user_environment(run, own)
 
 

@@ -15,14 +15,19 @@ from polyray.core.errors import Invalid
 from polyray.core.run_file import RUN_FILE
 from polyray.data.reader import Form, Stream, stream
 from polyray.data.sampler import Tail
+from polyray.train.lean import start_fewer_actors
 from polyray.train.run_context import context, rank_and_world_size
 
 #: Ray Train's own settings, where the user has not chosen. It reads them when `fit()` is called.
 _SETTINGS = {
     # `report()` returns and a dead worker is seen after one such interval; 2 s by default.
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
-    # No GPU of this platform is waited for inside a gang: all workers are there when the driver starts.
-    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "120",
+    # Importing torch on a busy machine can take longer than the 60 s that are the default.
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "180",
+    # An actor that polls for drained nodes: the platform ends slices, it does not drain them.
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+    # It prints every line of a worker twice.
+    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
 }
 
 
@@ -33,6 +38,7 @@ def run_config(*, max_failures: int = 3, keep_checkpoints: int = 2, **more: Any)
     """
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
+    start_fewer_actors()
     from ray.train import CheckpointConfig, FailureConfig, RunConfig
 
     here = context()

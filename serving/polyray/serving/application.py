@@ -123,9 +123,14 @@ def serve_application(run: RunFile, ip: str, port: int) -> str:
 
 
 def _status(name: str) -> str | None:
+    import ray
     from ray import serve
+    from ray.serve.exceptions import RayServeException
 
-    application = serve.status().applications.get(name)
+    try:
+        application = serve.status().applications.get(name)
+    except (ray.exceptions.RayError, RayServeException):  # the controller is being restarted
+        return None
     return None if application is None else str(application.status.value)
 
 
@@ -133,7 +138,7 @@ def _wait_for_http(url: str) -> None:
     deadline = time.monotonic() + START_SECONDS
     while True:
         try:
-            with urllib.request.urlopen(url, timeout=5):  # noqa: S310 - the slice's own address
+            with urllib.request.urlopen(url, timeout=5):
                 return
         except OSError as error:
             if time.monotonic() >= deadline:
