@@ -14,6 +14,8 @@ from urllib.parse import quote
 from polyray.core.errors import Code, Invalid, PolyrayError
 from polyray.core.ids import SLUG, is_id, shown
 from polyray.core.layout import parse_sha256
+from polyray.sdk.events import Event, parse_events
+from polyray.sdk.problems import error_from
 from polyray.sdk.transport import FixedToken, TokenSource, Transport, checked_url, open_http
 
 Json = dict[str, Any]
@@ -115,8 +117,14 @@ class PolyrayClient:
 
     def records(self, route: str, ref: str) -> list[Json]:
         """Return what the run wrote about itself: metrics, checkpoints, its model."""
-        answer = self._transport.call("GET", f"{_of(route, ref)}/records").json()
-        return list(answer["items"] if isinstance(answer, dict) else answer)
+        items: list[Json] = []
+        offset = 0
+        while True:
+            answer = self._get(f"{_of(route, ref)}/records", offset=offset)
+            items.extend(answer["items"])
+            if not answer.get("more"):
+                return items
+            offset = answer["next_offset"]
 
     def logs(self, route: str, ref: str, offset: int = 0, limit: int = LOG_CHUNK_BYTES) -> tuple[bytes, int]:
         """Return raw bytes of the log from `offset`, and the offset to go on from."""
@@ -124,9 +132,30 @@ class PolyrayClient:
         following = answer.headers.get("x-next-offset", "")
         return answer.content, int(following) if following.isdigit() else offset + len(answer.content)
 
+    def follow_logs(self, route: str, ref: str, offset: int = 0) -> Iterator[Event]:
+        """Yield `log` (whole lines), `progress` (the unfinished line) and, last, `end` (the workload's state).
+
+        A broken stream is taken up where it ended, also across a restart of the control plane.
+        """
+        position = str(offset)
+        while True:
+            before = position
+            with self._transport.stream(
+                f"{_of(route, ref)}/logs", params={"follow": "true"}, headers={"last-event-id": position}
+            ) as lines:
+                for event in parse_events(lines):
+                    position = event.id or position
+                    if event.name == "error":
+                        raise _told_error(event.data)
+                    yield event
+                    if event.name == "end":
+                        return
+            if position == before:
+                self._transport.pause()
+
     def kill_worker(self, job_id: str, rank: int) -> Json:
-        """Kill one worker of a running job with -9, as a crash would."""
-        return self._post(f"{_of('jobs', job_id)}/kill-worker", {"rank": rank})
+        """Kill one worker of a running job with -9, as a crash would. Never repeated: it would kill its successor."""
+        return _object(self._transport.call("POST", f"{_of('jobs', job_id)}/kill-worker", json={"rank": rank}).json())
 
     # Artefacts
 
@@ -211,6 +240,11 @@ def _chunks(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         while chunk := file.read(1 << 20):
             yield chunk
+
+
+def _told_error(data: Any) -> PolyrayError:
+    """Return the reason for which the platform ended a stream."""
+    return error_from(500, data if isinstance(data, dict) else None)
 
 
 def _object(decoded: Any) -> Json:

@@ -20,7 +20,7 @@ from polyray.sdk.transport import Transport, checked_url, open_http
 
 DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
 EXCHANGE_GRANT = "urn:ietf:params:oauth:grant-type:token-exchange"
-ACCESS_TOKEN_TYPE = "urn:ietf:params:oauth:token-type:access_token"
+ACCESS_TOKEN_TYPE = "urn:ietf:params:oauth:token-type:access_token"  # noqa: S105 - a name, not a token
 SCOPE = "openid profile offline_access"
 #: A token is renewed when less than this is left of it.
 SPARE_MS = 60_000

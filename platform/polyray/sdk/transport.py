@@ -1,15 +1,17 @@
 """HTTP to the platform: time-outs, retries of what may be repeated, problems as errors.
 
 A call is repeated only where that cannot do a thing twice: GET, HEAD, PUT, DELETE, and POST with an
-`Idempotency-Key`. `Retry-After` is honoured; without it the waits double from 0.25 s, with jitter.
+`Idempotency-Key`. `Retry-After` is honoured; without it the waits double from 0.25 s to 5 s, with jitter.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -23,7 +25,6 @@ CONNECT_SECONDS = 5.0
 READ_SECONDS = 60.0
 #: No more waiting for one call than this, all its retries together.
 PATIENCE_SECONDS = 20.0
-_ATTEMPTS = 8
 _REPEATABLE = frozenset({"GET", "HEAD", "PUT", "DELETE"})
 
 
@@ -115,26 +116,61 @@ class Transport:
         Raises:
             PolyrayError: as the platform told it; `Unavailable` or code `timeout` if it did not answer.
         """
-        sent = dict(headers or {})
-        if self._token is not None:
-            sent["authorization"] = f"Bearer {self._token.current()}"
+        sent = {**self._authorization(), **(headers or {})}
         repeatable = method in _REPEATABLE or any(name.lower() == "idempotency-key" for name in sent)
+
+        def send() -> httpx.Response:
+            return self._http.request(
+                method,
+                path,
+                params=_given(params),
+                json=json,
+                headers=sent,
+                content=body() if body is not None else None,
+            )
+
+        return self._tried(send, sent, f"{method} {path}", repeatable=repeatable)
+
+    @contextmanager
+    def stream(
+        self, path: str, *, params: Mapping[str, Any] | None = None, headers: Mapping[str, str] | None = None
+    ) -> Iterator[Iterator[str]]:
+        """GET a stream of lines. It ends quietly when the connection breaks: the caller knows whether it was whole."""
+        sent = {**self._authorization(), **(headers or {})}
+
+        def send() -> httpx.Response:
+            request = self._http.build_request("GET", path, params=_given(params), headers=sent)
+            answer = self._http.send(request, stream=True)
+            if not answer.is_success:
+                answer.read()
+            return answer
+
+        answer = self._tried(send, sent, f"GET {path}", repeatable=True)
+        try:
+            yield _lines_until_broken(answer)
+        finally:
+            answer.close()
+
+    def pause(self) -> None:
+        """Wait before taking up again what broke at once."""
+        self._sleep(0.5)
+
+    def _authorization(self) -> dict[str, str]:
+        return {} if self._token is None else {"authorization": f"Bearer {self._token.current()}"}
+
+    def _tried(
+        self, send: Callable[[], httpx.Response], sent: dict[str, str], what: str, *, repeatable: bool
+    ) -> httpx.Response:
+        """Send, and send again where that is safe and may help. `sent` are the headers, renewed in place."""
         waited, renewed = 0.0, False
-        for attempt in range(_ATTEMPTS):
+        for attempt in itertools.count():
             failure: PolyrayError
             retry_after: float | None = None
             try:
-                answer = self._http.request(
-                    method,
-                    path,
-                    params={k: v for k, v in (params or {}).items() if v is not None},
-                    json=json,
-                    headers=sent,
-                    content=body() if body is not None else None,
-                )
+                answer = send()
             except httpx.TimeoutException as error:
                 failure = PolyrayError(
-                    Code.TIMEOUT, f"{method} {path}: no answer in time", "try again in a moment", retryable=True
+                    Code.TIMEOUT, f"{what}: no answer in time", "try again in a moment", retryable=True
                 )
                 failure.__cause__ = error
             except httpx.TransportError as error:
@@ -151,12 +187,23 @@ class Transport:
                 if answer.status_code not in RETRYABLE_STATUSES:
                     raise failure
                 retry_after = _retry_after(answer)
-            delay = retry_after if retry_after is not None else random.uniform(0.5, 1) * 0.5 * 2**attempt
+            delay = retry_after if retry_after is not None else random.uniform(0.5, 1) * min(0.25 * 2**attempt, 5)
             if not repeatable or not failure.retryable or waited + delay > self._patience:
                 raise failure
             self._sleep(delay)
             waited += delay
-        raise failure
+        raise AssertionError("unreachable")
+
+
+def _given(params: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {name: value for name, value in (params or {}).items() if value is not None}
+
+
+def _lines_until_broken(answer: httpx.Response) -> Iterator[str]:
+    try:
+        yield from answer.iter_lines()
+    except httpx.TransportError:
+        return
 
 
 def _no_answer(base_url: httpx.URL, error: Exception) -> Unavailable:

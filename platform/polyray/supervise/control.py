@@ -1,0 +1,277 @@
+"""`polyray up` and `polyray down`, without the terminal: starting and ending the supervisor, and checking both."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from polyray.core.errors import Code, Conflict, Invalid, PolyrayError, Unavailable
+from polyray.core.settings import Settings
+from polyray.supervise.leftovers import Leftovers, end_leftovers, find_leftovers
+from polyray.supervise.lock import running_supervisor
+from polyray.supervise.logfiles import tail
+from polyray.supervise.processes import ProcessRef, is_alive, ref_of, send
+
+UP_SECONDS = 180.0
+#: For clusters to end and nodes to be terminated, and the components after them.
+DOWN_SECONDS = 150.0
+_LOOK_SECONDS = 0.2
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Local:
+    """The platform of one state directory, as this machine's files tell it."""
+
+    settings: Settings
+
+    @property
+    def run_dir(self) -> Path:
+        return self.settings.state_dir / "run"
+
+    @property
+    def supervisor(self) -> ProcessRef | None:
+        return running_supervisor(self.run_dir / "supervisor.pid")
+
+    @property
+    def endpoints(self) -> dict[str, Any]:
+        """Return what the server wrote of its addresses; {} before it did."""
+        return _read_json(self.run_dir / "endpoints.json")
+
+    @property
+    def api_url(self) -> str:
+        return str(self.endpoints.get("api_url") or f"http://{self.settings.host}:{self.settings.api_port}")
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """Return what the supervisor says of its components."""
+        return _read_json(self.run_dir / "supervisor.json")
+
+    @property
+    def components(self) -> dict[str, dict[str, Any]]:
+        return dict(self.told.get("components") or {})
+
+    @property
+    def has_records(self) -> bool:
+        return any((self.run_dir / "components").glob("*.json"))
+
+    def log(self, name: str) -> Path:
+        return self.settings.state_dir / "logs" / f"{name}.log"
+
+
+def supervisor_command(settings: Settings, *, end: bool = False) -> list[str]:
+    command = [sys.executable, "-m", "polyray.supervise", "--state-dir", str(settings.state_dir.absolute())]
+    return [*command, "--end"] if end else command
+
+
+def prepare_state_dir(settings: Settings) -> None:
+    """Make the state directory, 0700, with `run` and `logs`.
+
+    Raises:
+        Invalid: if it is there and others can look into it, or it cannot be made.
+    """
+    try:
+        settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name in ("run", "logs"):
+            (settings.state_dir / name).mkdir(mode=0o700, exist_ok=True)
+        mode = settings.state_dir.stat().st_mode
+    except OSError as error:
+        raise Invalid(f"cannot make it: {error}", field="state_dir", hint="name another with --state-dir") from error
+    if mode & 0o077:
+        raise Invalid(
+            "others can look into it, and it holds secrets",
+            field="state_dir",
+            hint=f"chmod 700 '{settings.state_dir}', or name another with --state-dir",
+        )
+
+
+def up(settings: Settings, environment: Mapping[str, str], *, say: Say, timeout_seconds: float = UP_SECONDS) -> bool:
+    """Start the platform and wait until it is ready; return False if it ran already. Idempotent.
+
+    `environment` is what the platform's processes start from.
+
+    Raises:
+        Conflict: if a port is taken.
+        Unavailable: if it does not become ready in time; it goes on trying.
+    """
+    prepare_state_dir(settings)
+    local = Local(settings)
+    supervisor = local.supervisor
+    if supervisor is not None:
+        if local.told.get("stopping"):
+            raise Conflict("it is being stopped", hint="wait until 'polyray down' has ended, then try again")
+        _wait_ready(local, supervisor, None, say, timeout_seconds)
+        return False
+    if not local.has_records:  # left components hold the ports, and are adopted
+        for field, port in (("api_port", settings.api_port), ("gateway_port", settings.gateway_port)):
+            _check_free(settings.host, port, field)
+        (local.run_dir / "endpoints.json").unlink(missing_ok=True)
+    log = os.open(local.log("supervisor"), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        child = subprocess.Popen(
+            supervisor_command(settings),
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            umask=0o077,
+        )
+    finally:
+        os.close(log)
+    started = ref_of(child.pid)
+    assert started is not None
+    _wait_ready(local, started, child, say, timeout_seconds)
+    return True
+
+
+def down(settings: Settings, *, say: Say, timeout_seconds: float = DOWN_SECONDS) -> bool:
+    """End the platform, workloads and nodes first; return False if nothing ran. Idempotent.
+
+    Raises:
+        PolyrayError: code `internal`, naming what is left in spite of all.
+    """
+    local = Local(settings)
+    ports = tuple(_port_of(local.endpoints.get(name)) for name in ("api_url", "gateway_url"))
+    supervisor, ran = local.supervisor, local.has_records
+    if supervisor is None and ran:
+        say("its supervisor is gone; ending what it left")
+        child = subprocess.Popen(supervisor_command(settings, end=True), stdin=subprocess.DEVNULL)
+        supervisor = ref_of(child.pid)
+        _wait_ended(local, supervisor, child, say, timeout_seconds)
+    elif supervisor is not None:
+        ran = True
+        send(supervisor, signal.SIGTERM)
+        _wait_ended(local, supervisor, None, say, timeout_seconds)
+    ran = ran or bool(find_leftovers(settings.state_dir, settings.ray_dir, ()))
+    end_leftovers(settings.state_dir, settings.ray_dir)
+    left = find_leftovers(settings.state_dir, settings.ray_dir, ports if ran else ())
+    if left:
+        raise _still_there(left)
+    if ran:
+        (local.run_dir / "endpoints.json").unlink(missing_ok=True)
+    return ran
+
+
+def _wait_ready(
+    local: Local, supervisor: ProcessRef, child: subprocess.Popen[bytes] | None, say: Say, timeout_seconds: float
+) -> None:
+    deadline, told, reasons = time.monotonic() + timeout_seconds, "", "the server does not answer yet"
+    with httpx.Client(timeout=2, trust_env=False) as http:
+        while time.monotonic() < deadline:
+            if child is not None:
+                child.poll()
+            if not is_alive(supervisor):
+                if local.supervisor is not None:  # another 'up' was faster
+                    supervisor, child = local.supervisor or supervisor, None
+                    continue
+                raise _failed(local, "supervisor", "the supervisor ended")
+            ready, reasons = _readiness(http, local.api_url)
+            if ready and local.endpoints:
+                return
+            line = _progress(local) or reasons
+            if line != told:
+                say(line)
+                told = line
+            for name, component in local.components.items():
+                if component.get("failing"):
+                    raise _failed(local, name, f"{name} keeps failing ({component.get('last_exit')})")
+            time.sleep(_LOOK_SECONDS)
+    raise Unavailable(
+        f"not ready after {timeout_seconds:.0f} s: {reasons}",
+        hint=f"it goes on trying; look at 'polyray status' and {local.log('server')}, or end it with 'polyray down'",
+    )
+
+
+def _wait_ended(
+    local: Local, supervisor: ProcessRef | None, child: subprocess.Popen[bytes] | None, say: Say, timeout_seconds: float
+) -> None:
+    """Wait for the supervisor's end. There are three steps: asked, asked to hurry, killed."""
+    told = ""
+    for seconds, number in ((timeout_seconds, signal.SIGTERM), (20.0, signal.SIGKILL), (5.0, signal.SIGKILL)):
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if child is not None:
+                child.poll()
+            if supervisor is None or not is_alive(supervisor):
+                return
+            alive = [name for name, seen in local.components.items() if seen.get("pid")]
+            line = f"ending {', '.join(alive)}" if alive else ""
+            if line and line != told:
+                say(line)
+                told = line
+            time.sleep(_LOOK_SECONDS)
+        if supervisor is not None:
+            say("it takes too long; ending it at once")
+            send(supervisor, number)
+
+
+def _readiness(http: httpx.Client, api_url: str) -> tuple[bool, str]:
+    try:
+        answer = http.get(f"{api_url}/readyz")
+    except httpx.HTTPError:
+        return False, "the server does not answer yet"
+    return answer.status_code == 200, " ".join(answer.text.split())[:200]
+
+
+def _progress(local: Local) -> str:
+    components = local.components
+    waiting = sorted(name for name, seen in components.items() if not seen.get("pid"))
+    return f"starting {', '.join(waiting)}" if waiting else ""
+
+
+def _failed(local: Local, name: str, what: str) -> PolyrayError:
+    lines = tail(local.log(name))
+    return Unavailable(
+        "\n".join([what, *(f"  {line}" for line in lines)]), hint=f"see {local.log(name)}, then 'polyray down'"
+    )
+
+
+def _still_there(left: Leftovers) -> PolyrayError:
+    return PolyrayError(
+        Code.INTERNAL,
+        "\n".join(["something is left:", *(f"  {line}" for line in left.told())]),
+        "run 'polyray down' again",
+    )
+
+
+def _check_free(host: str, port: int, field: str) -> None:
+    if port == 0:
+        return
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise Conflict(
+                f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}",
+                field=field,
+                hint=f"end what uses it, or take any free port with --{field.replace('_', '-')} 0",
+            ) from error
+
+
+def _port_of(url: object) -> int:
+    try:
+        return httpx.URL(url).port or 0 if isinstance(url, str) else 0
+    except httpx.InvalidURL:
+        return 0
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
