@@ -51,6 +51,8 @@ class TenantSpec(_Model):
     budget_usd_per_month: Any = 0
     cohort: str | None = None
     members: dict[str, Literal["viewer", "member", "admin"]] = Field(default_factory=dict)
+    #: Cost labels beside `default`.
+    projects: tuple[str, ...] = ()
 
     def amounts(self, tenant: str) -> dict[str, tuple[int, int]]:
         """Return flavor -> (nominal, borrowing limit) in milli-units or bytes."""
@@ -112,6 +114,8 @@ class PlatformFile(_Model):
             parse_usd(spec.budget_usd_per_month, field=f"tenants.{tenant}.budget_usd_per_month")
             if spec.cohort is not None:
                 parse_slug(spec.cohort, field=f"tenants.{tenant}.cohort")
+            for project in spec.projects:
+                parse_slug(project, field=f"tenants.{tenant}.projects")
             for user in spec.members:
                 self._known(user, f"tenants.{tenant}.members")
         for user, account in self.users.items():
