@@ -45,7 +45,7 @@ _MAX_ROUNDS = 3
 
 
 def haproxy_dir(settings: Settings) -> Path:
-    return settings.state_dir / "run" / "haproxy"
+    return settings.state_dir.absolute() / "run" / "haproxy"
 
 
 def haproxy_binary(settings: Settings) -> str:
