@@ -9,8 +9,10 @@ from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from polyray.autoscaler.cooling import Cooling
-from polyray.autoscaler.instances import Instances
 from polyray.autoscaler.node_plan import Action, End, Idle, Join, Launch, Move, Observed, Seen, plan
+from polyray.autoscaler.offerings import offerings_of
+from polyray.autoscaler.orphans import OrphanSweep
+from polyray.autoscaler.pools import PoolKeeper
 from polyray.autoscaler.provider import (
     Instance,
     InstanceState,
@@ -19,26 +21,33 @@ from polyray.autoscaler.provider import (
     NodeProvider,
     ProviderQuotaExceeded,
 )
+from polyray.autoscaler.sightings import Sightings
 from polyray.broker.snapshot import Offering
 from polyray.core.clock import Clock
-from polyray.core.errors import Unavailable
 from polyray.core.lifecycle import WORKLOAD, LeaseState, NodeState
+from polyray.core.platform_file import PlatformFile
 from polyray.core.reconcile import Done
 from polyray.core.spec import CapacityType
 from polyray.store.engine import Store
 from polyray.store.steps import step
 from polyray.store.tables import Lease, Node, Workload
-from polyray.tenants.observer import Observer
+from polyray.tenants.slices import Fabric
 
 log = structlog.get_logger(__name__)
 
 POLL_SECONDS = 1.0
+POOL_SECONDS = 10.0
+#: Well below T_sweep, five minutes.
+SWEEP_SECONDS = 30.0
 #: An account's own limit is raised by people.
 QUOTA_COOLING_SECONDS = 300
 
+POOL_KEY = "pool/"
+ORPHANS_KEY = "orphans/"
+
 
 class NodeController:
-    """The reconciler of kind `node`; its keys are node ids."""
+    """The reconciler of kind `node`; its keys are node ids, `pool/NAME` and `orphans/PROVIDER`."""
 
     kind = "node"
 
@@ -47,27 +56,48 @@ class NodeController:
         *,
         store: Store,
         clock: Clock,
-        observer: Observer,
+        fabric: Fabric,
         providers: Mapping[str, NodeProvider],
+        platform: Callable[[], PlatformFile],
         cooling: Cooling,
         wake: Callable[[str, str], None],
-        instances: Instances | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
-        self._observer = observer
         self._providers = providers
         self._cooling = cooling
         self._wake = wake
-        self._instances = instances or Instances(providers, clock)
+        self._sightings = Sightings(providers, fabric, clock)
+        self._sweep = OrphanSweep(store, providers)
+        self._pools = PoolKeeper(store, clock, lambda: offerings_of(platform()), cooling, wake)
         #: Node -> monotonic seconds since which the running core has called it dead.
         self._dead_since: dict[str, float] = {}
 
     def pending(self) -> list[str]:
         with self._store.read() as session:
-            return list(session.scalars(select(Node.node_id).where(Node.state != NodeState.TERMINATED.value)))
+            nodes = session.scalars(select(Node.node_id).where(Node.state != NodeState.TERMINATED.value)).all()
+        pools = [POOL_KEY + pool for pool in self._pools.names()]
+        return [*pools, *nodes, *(ORPHANS_KEY + name for name in sorted(self._providers))]
 
     def reconcile(self, key: str) -> Done:
+        if key.startswith(POOL_KEY):
+            self._pools.keep(key.removeprefix(POOL_KEY))
+            return Done(again_seconds=POOL_SECONDS)
+        if key.startswith(ORPHANS_KEY):
+            self._sweep.sweep(key.removeprefix(ORPHANS_KEY))
+            return Done(again_seconds=SWEEP_SECONDS)
+        return self._reconcile_node(key)
+
+    def shut_down(self) -> None:
+        """Ask every node to leave, and keep no pool any more in this process. Idempotent."""
+        self._pools.close()
+
+    def all_gone(self) -> bool:
+        """Return whether every node there ever was is terminated."""
+        with self._store.read() as session:
+            return session.scalar(select(Node.node_id).where(Node.state != NodeState.TERMINATED.value).limit(1)) is None
+
+    def _reconcile_node(self, key: str) -> Done:
         with self._store.read() as session:
             node = session.get(Node, key)
             observed = None if node is None else self._observe(session, node)
@@ -82,7 +112,7 @@ class NodeController:
         return Done(again_seconds=0.0 if any(isinstance(action, Move) for action in actions) else POLL_SECONDS)
 
     def _observe(self, session: Session, node: Node) -> Observed:
-        instances = self._instances.of(node.provider)
+        instances = self._sightings.instances(node.provider)
         core, identity = self._seen(node.node_id)
         row_identity = (node.ray_node_id, node.host) if node.ray_node_id and node.host else None
         owner = session.get(Workload, node.launched_for) if node.launched_for else None
@@ -107,10 +137,10 @@ class NodeController:
         )
 
     def _seen(self, node_id: str) -> tuple[Seen, tuple[str, str] | None]:
-        try:
-            found = self._observer.view().nodes.get(node_id)
-        except Unavailable:
+        nodes = self._sightings.core_nodes()
+        if nodes is None:
             return Seen.UNKNOWN, None
+        found = nodes.get(node_id)
         if found is None or not found.alive:
             return Seen.DEAD, None
         return Seen.ALIVE, (found.ray_node_id, found.host)
@@ -214,7 +244,7 @@ class NodeController:
         log.info("node_end_asked", node=node.node_id, state=row.state)
         if row.state == NodeState.TERMINATED:
             self._wake("broker", "cycle")
-            self._wake("pools", row.pool)
+            self._wake(self.kind, POOL_KEY + row.pool)
 
     def _take_bill(self, node_id: str, instance: Instance) -> None:
         with self._store.write() as session:

@@ -31,7 +31,7 @@ class Cooling:
             self._failures.pop(offering, None)
             self._until_ms.pop(offering, None)
 
-    def now(self) -> tuple[tuple[str, int], ...]:
+    def offerings(self) -> tuple[tuple[str, int], ...]:
         """Return the offerings that rest, with when they may be tried again (milliseconds since the epoch)."""
         with self._mutex:
             return tuple(
@@ -39,4 +39,4 @@ class Cooling:
             )
 
     def rests(self, offering: str) -> bool:
-        return any(name == offering for name, _ in self.now())
+        return any(name == offering for name, _ in self.offerings())

@@ -10,35 +10,27 @@ from sqlalchemy import select
 from polyray.autoscaler.provider import InstanceState, NodeNotFound, NodeProvider
 from polyray.core.errors import PolyrayError
 from polyray.core.lifecycle import NodeState
-from polyray.core.reconcile import Done
 from polyray.store.engine import Store
 from polyray.store.tables import Node
 
 log = structlog.get_logger(__name__)
 
-#: Well below T_sweep, five minutes.
-SWEEP_SECONDS = 30.0
-
 
 class OrphanSweep:
-    """The reconciler of kind `orphans`; its keys are providers' names."""
-
-    kind = "orphans"
-
-    def __init__(self, *, store: Store, providers: Mapping[str, NodeProvider]) -> None:
+    def __init__(self, store: Store, providers: Mapping[str, NodeProvider]) -> None:
         self._store = store
         self._providers = providers
 
-    def pending(self) -> list[str]:
-        return sorted(self._providers)
-
-    def reconcile(self, key: str) -> Done:
-        """End what the provider lists and no living row knows; one that fails does not keep the others.
+    def sweep(self, name: str) -> None:
+        """End what a provider lists and no living row knows; one that fails does not keep the others.
 
         The list is asked for before the rows are read: an intent is a row before it is a machine, so
         what was launched in between cannot look like an orphan.
+
+        Raises:
+            PolyrayError: the first failure, after all were tried.
         """
-        provider = self._providers[key]
+        provider = self._providers[name]
         running = [each for each in provider.list() if each.state in {InstanceState.PENDING, InstanceState.RUNNING}]
         with self._store.read() as session:
             known = set(session.scalars(select(Node.node_id).where(Node.state != NodeState.TERMINATED.value)))
@@ -46,7 +38,7 @@ class OrphanSweep:
         for instance in running:
             if instance.intent_id in known:
                 continue
-            log.warning("orphan_ended", provider=key, instance=instance.instance_id, node=instance.intent_id)
+            log.warning("orphan_ended", provider=name, instance=instance.instance_id, node=instance.intent_id)
             try:
                 provider.terminate(instance.intent_id)
             except NodeNotFound:
@@ -55,4 +47,3 @@ class OrphanSweep:
                 failures.append(error)
         if failures:
             raise failures[0]
-        return Done(again_seconds=SWEEP_SECONDS)

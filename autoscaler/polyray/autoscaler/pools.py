@@ -14,15 +14,12 @@ from polyray.broker.snapshot import Offering
 from polyray.core.clock import Clock
 from polyray.core.ids import new_id
 from polyray.core.lifecycle import LeaseState, NodeState
-from polyray.core.reconcile import Done
 from polyray.core.spec import CapacityType
 from polyray.store.engine import Store
 from polyray.store.steps import created
 from polyray.store.tables import Lease, Node
 
 log = structlog.get_logger(__name__)
-
-RESYNC_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -52,14 +49,9 @@ def balance(count: int, members: Sequence[Member]) -> Balance:
     )
 
 
-class PoolController:
-    """The reconciler of kind `pools`; its keys are names of reserved pools."""
-
-    kind = "pools"
-
+class PoolKeeper:
     def __init__(
         self,
-        *,
         store: Store,
         clock: Clock,
         offerings: Callable[[], tuple[Offering, ...]],
@@ -71,50 +63,44 @@ class PoolController:
         self._offerings = offerings
         self._cooling = cooling
         self._wake = wake
-        self._shut_down = False
+        self._closed = False
 
-    def pending(self) -> list[str]:
-        """Return the pools that there are or should be."""
+    def names(self) -> list[str]:
+        """Return the reserved pools that there are or should be."""
         with self._store.read() as session:
             there = session.scalars(
                 select(Node.pool).where(
                     Node.capacity_type == CapacityType.RESERVED.value, Node.state != NodeState.TERMINATED.value
                 )
             )
-            return sorted({*there, *(offering.pool for offering in self._reserved().values())})
+            return sorted({*there, *self._reserved()})
 
-    def reconcile(self, key: str) -> Done:
-        offering = self._reserved().get(key)
-        if self._shut_down or (offering is not None and self._cooling.rests(offering.name)):
-            return Done(again_seconds=RESYNC_SECONDS)
-        now_ms = self._clock.now_ms()
+    def keep(self, pool: str) -> None:
+        """Write intents for what a pool lacks, and ask what it has too much of to leave."""
+        offering = self._reserved().get(pool)
+        if self._closed or (offering is not None and self._cooling.rests(offering.name)):
+            return
+        now_ms, count = self._clock.now_ms(), offering.max_nodes if offering else 0
         with self._store.write() as session:
-            todo = balance(offering.max_nodes if offering else 0, _members(session, key))
+            todo = balance(count, _members(session, pool))
             new = [_reserved_node(offering, now_ms) for _ in range(todo.create)] if offering else []
             for node in new:
-                created(
-                    session, node, now_ms=now_ms, reason=f"pool {key} keeps {offering.max_nodes if offering else 0}"
-                )
+                created(session, node, now_ms=now_ms, reason=f"pool {pool} keeps {count}")
             for node_id in todo.stop:
                 session.get_one(Node, node_id).stop_requested_ms = now_ms
         for node_id in (*(node.node_id for node in new), *todo.stop):
-            log.info("pool_balanced", pool=key, node=node_id)
+            log.info("pool_balanced", pool=pool, node=node_id)
             self._wake("node", node_id)
-        return Done(again_seconds=RESYNC_SECONDS)
 
-    def shut_down(self) -> None:
-        """Ask every node to leave, and keep no pool any more in this process. Idempotent."""
-        self._shut_down = True
+    def close(self) -> None:
+        """Keep nothing any more, and ask every node to leave."""
+        self._closed = True
         with self._store.write() as session:
             living = session.scalars(select(Node).where(Node.state != NodeState.TERMINATED.value)).all()
             for node in living:
                 node.stop_requested_ms = node.stop_requested_ms or self._clock.now_ms()
         for node in living:
             self._wake("node", node.node_id)
-
-    def all_gone(self) -> bool:
-        with self._store.read() as session:
-            return session.scalar(select(Node.node_id).where(Node.state != NodeState.TERMINATED.value).limit(1)) is None
 
     def _reserved(self) -> dict[str, Offering]:
         return {each.pool: each for each in self._offerings() if each.capacity_type is CapacityType.RESERVED}

@@ -1,0 +1,76 @@
+"""What providers and the core show, asked for once a second for everybody."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import structlog
+
+from polyray.autoscaler.provider import Instance, NodeProvider
+from polyray.core.clock import Clock
+from polyray.core.errors import PolyrayError, Unavailable
+from polyray.tenants.slices import Fabric, FabricNode
+
+log = structlog.get_logger(__name__)
+
+FRESH_SECONDS = 0.9
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """An answer, or None for no answer, at a moment (monotonic seconds)."""
+
+    at: float
+    instances: Mapping[str, Instance] | None = None
+    nodes: Mapping[str, FabricNode] | None = None
+
+
+class Sightings:
+    """Answers at most a second old. Thread-safe."""
+
+    def __init__(self, providers: Mapping[str, NodeProvider], fabric: Fabric, clock: Clock) -> None:
+        self._providers = providers
+        self._fabric = fabric
+        self._clock = clock
+        self._seen: dict[str, _Seen] = {}
+        self._mutex = threading.Lock()
+
+    def instances(self, provider: str) -> Mapping[str, Instance] | None:
+        """Return what a provider lists by intent id; None if it does not answer, or is not configured."""
+        with self._mutex:
+            key = f"provider {provider}"
+            if self._is_old(key):
+                self._seen[key] = _Seen(self._clock.monotonic(), instances=self._list(provider))
+            return self._seen[key].instances
+
+    def core_nodes(self) -> Mapping[str, FabricNode] | None:
+        """Return the core's nodes by node id; None if the core does not answer.
+
+        Of several lives of one node the living one counts.
+        """
+        with self._mutex:
+            if self._is_old("core"):
+                self._seen["core"] = _Seen(self._clock.monotonic(), nodes=self._ask_core())
+            return self._seen["core"].nodes
+
+    def _is_old(self, key: str) -> bool:
+        return key not in self._seen or self._clock.monotonic() - self._seen[key].at > FRESH_SECONDS
+
+    def _list(self, provider: str) -> Mapping[str, Instance] | None:
+        if provider not in self._providers:
+            return None
+        try:
+            return {instance.intent_id: instance for instance in self._providers[provider].list()}
+        except PolyrayError as error:
+            log.warning("provider_does_not_answer", provider=provider, error=str(error))
+            return None
+
+    def _ask_core(self) -> Mapping[str, FabricNode] | None:
+        try:
+            nodes = self._fabric.nodes()
+        except Unavailable as error:
+            log.warning("core_does_not_answer", error=str(error))
+            return None
+        return {node.node_id: node for node in sorted(nodes, key=lambda node: node.alive)}
