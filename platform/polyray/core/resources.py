@@ -19,6 +19,7 @@ MAX_UNITS = 10**6
 MAX_MILLI = MAX_UNITS * 1000
 MAX_BYTES = 2**50
 MAX_SUM = 2**62
+MIN_BUNDLE_BYTES = 2**20
 THOUSANDTH = Decimal("0.001")
 
 CPU = "cpu"
@@ -220,6 +221,12 @@ def parse_bundle(spec: object, *, field: str = "resources", defaults: Resources 
             raise Invalid("0 cpu cannot run anything", field=f"{field}.cpu", hint="ask for at least 0.1")
     if MEMORY in given:
         parts[MEMORY] = parse_bytes(given[MEMORY], field=f"{field}.memory")
+        if parts[MEMORY] < MIN_BUNDLE_BYTES:  # a forgotten unit, most likely
+            raise Invalid(
+                f"{shown(given[MEMORY])} is too little to run anything",
+                field=f"{field}.memory",
+                hint="write a size with its unit, such as 64GiB; at least 1MiB",
+            )
     if "gpu" in given:
         parts.update(parse_gpu(given["gpu"], field=f"{field}.gpu").as_dict())
     return Resources(parts)

@@ -55,7 +55,25 @@ def test_an_impossible_count_is_refused_naming_its_field(resource: str, count: o
 
 @pytest.mark.parametrize(
     "size",
-    [0, -1, 2**50 + 1, 2**63, 10**5000, True, 1e9, 1.5, "0GiB", "-1GiB", "64", "64 gigs", "1.5GiB", "1e3MiB", "٦٤GiB"],
+    [
+        0,
+        64,
+        "64KiB",
+        -1,
+        2**50 + 1,
+        2**63,
+        10**5000,
+        True,
+        1e9,
+        1.5,
+        "0GiB",
+        "-1GiB",
+        "64",
+        "64 gigs",
+        "1.5GiB",
+        "1e3MiB",
+        "٦٤GiB",
+    ],
     ids=lambda s: str(s)[:12] if not isinstance(s, int) or s < 10**20 else "huge",
 )
 def test_an_impossible_size_is_refused_naming_its_field(size: object) -> None:
