@@ -6,6 +6,8 @@ picked from known ones by `kid` alone, and `jku`, `jwk`, `x5u` are never followe
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -37,10 +39,7 @@ def read_signed(token: str, key_for: KeyFor, algorithms: Sequence[str]) -> dict[
     """
     if len(token) > MAX_TOKEN_CHARACTERS or _COMPACT.fullmatch(token) is None:
         raise Unauthenticated("malformed", "this is not a token")
-    try:
-        header = jwt.get_unverified_header(token)
-    except (jwt.PyJWTError, ValueError, RecursionError) as error:
-        raise Unauthenticated("malformed", "the token's header cannot be read") from error
+    header = _object(_decoded(token.partition(".")[0]), "header")
     algorithm, kid = header.get("alg"), header.get("kid")
     if not isinstance(algorithm, str) or algorithm not in algorithms or "crit" in header or "b64" in header:
         raise Unauthenticated("bad_alg", "the token is not signed in a way that is accepted here")
@@ -51,13 +50,24 @@ def read_signed(token: str, key_for: KeyFor, algorithms: Sequence[str]) -> dict[
         payload = _JWS.decode(token, key, algorithms=[algorithm])
     except (jwt.PyJWTError, ValueError) as error:
         raise Unauthenticated("bad_signature", "the token's signature does not hold") from error
+    return _object(payload, "claims")
+
+
+def _decoded(part: str) -> bytes:
     try:
-        claims = json.loads(payload, object_pairs_hook=_once)
+        return base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))
+    except binascii.Error as error:
+        raise Unauthenticated("malformed", "this is not a token") from error
+
+
+def _object(text: bytes, what: str) -> dict[str, Any]:
+    try:
+        parsed = json.loads(text, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
-        raise Unauthenticated("malformed", "the token's claims cannot be read") from error
-    if not isinstance(claims, dict):
-        raise Unauthenticated("malformed", "the token's claims are no object")
-    return claims
+        raise Unauthenticated("malformed", f"the token's {what} cannot be read") from error
+    if not isinstance(parsed, dict):
+        raise Unauthenticated("malformed", f"the token's {what} is no object")
+    return parsed
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -199,7 +199,8 @@ def principal_of(claims: dict[str, Any], now_seconds: int) -> Principal:
         or role not in ROLES
         or not isinstance(sid, str)
         or not is_id(sid)
-        or not (role == OPERATOR if tenant is None else isinstance(tenant, str) and SLUG.fullmatch(tenant))
+        or (tenant is None) != (role == OPERATOR)
+        or not (tenant is None or (isinstance(tenant, str) and SLUG.fullmatch(tenant)))
         or not (cluster is None or (isinstance(cluster, str) and is_id(cluster)))
     ):
         raise Unauthenticated("bad_claims", "the token's subject, role, session, tenant or cluster is missing or wrong")

@@ -41,6 +41,8 @@ class MasterSocket:
                 connection.settimeout(timeout_seconds)
                 connection.connect(str(self._path))
                 connection.sendall(command.encode() + b"\n")
+                # The master closes only when it knows that no command follows.
+                connection.shutdown(socket.SHUT_WR)
                 answer = bytearray()
                 while chunk := connection.recv(65536):
                     answer += chunk
