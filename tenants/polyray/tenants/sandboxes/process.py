@@ -90,7 +90,8 @@ class ProcessSlice:
         self._memory_bytes, self._measure_at = 0, 0.0
         # No preexec_fn and no shell: the holder may have gRPC's threads, which do not survive a plain fork.
         self._keeper = subprocess.Popen(
-            [python, "-m", _KEEPER],
+            # The argument is for who looks for a platform's processes, people too.
+            [python, "-m", _KEEPER, f"--temp-dir={dirs.ray}"],
             env={"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONSAFEPATH": "1"},
             cwd="/",
             stdin=subprocess.PIPE,
