@@ -139,7 +139,7 @@ BAD: dict[str, tuple[str, Case]] = {
     "claims changed after signing": ("bad_signature", _tampered),
     "signature cut": ("bad_signature", lambda front: sign(front.keys, front.claims())[:-8]),
     "signature missing": ("malformed", lambda f: _raw(f, _header(f), json.dumps(f.claims()), sign_it=False)),
-    "signature with other spare bits": ("", _spare_bits),
+    "signature with other spare bits": ("bad_signature", _spare_bits),
     "signature with line feed": ("malformed", lambda front: sign(front.keys, front.claims()) + "%0A"),
     "four parts": ("malformed", lambda front: sign(front.keys, front.claims()) + ".AAAA"),
     "padding": ("malformed", lambda front: sign(front.keys, front.claims()) + "=="),
