@@ -18,7 +18,6 @@ from typing import Any
 from sqlalchemy import Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import DatabaseError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
-from sqlalchemy.pool import NullPool
 
 from polyray.core.errors import Unavailable
 
@@ -93,7 +92,8 @@ def _engine(url: str) -> Engine:
     path = make_url(url).database
     if path and path != ":memory:":
         _create_private(Path(path))
-    engine = create_engine(url, poolclass=NullPool, connect_args={"timeout": BUSY_SECONDS})
+    # Opening a connection costs more than most reads; a session has one to itself while it lasts.
+    engine = create_engine(url, pool_size=8, max_overflow=24, connect_args={"timeout": BUSY_SECONDS})
 
     @event.listens_for(engine, "connect")
     def configure(connection: sqlite3.Connection, _record: object) -> None:
