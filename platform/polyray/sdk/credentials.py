@@ -145,9 +145,10 @@ def _part(name: str) -> str:
 
 
 def _private_dir(directory: Path) -> None:
-    for path in (directory.parent.parent, directory.parent, directory):
-        if not path.exists():
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    """Make a directory and what is missing above it, all of them the owner's alone."""
+    if not directory.exists():
+        _private_dir(directory.parent)
+        directory.mkdir(mode=0o700, exist_ok=True)
 
 
 def _read(path: Path) -> str | None:
@@ -164,7 +165,7 @@ def _read(path: Path) -> str | None:
 
 def _write(path: Path, text: str) -> None:
     """Replace a file at once, readable by its owner alone from its first byte on."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _private_dir(path.parent)
     fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")  # 0600 by contract
     try:
         with os.fdopen(fd, "w") as file:

@@ -24,16 +24,16 @@ def components(settings: Settings) -> tuple[Component, ...]:
     def made(name: str, target: str, *, stop_order: int, grace_seconds: float) -> Component:
         return Component(name, _python("polyray.supervise.launch", target), shared, stop_order, grace_seconds)
 
-    def module(name: str, target: str, *, stop_order: int, grace_seconds: float) -> Component:
+    def module(name: str, target: str, env: Mapping[str, str], *, stop_order: int, grace_seconds: float) -> Component:
         argv = _python(target, "--state-dir", shared["POLYRAY_STATE_DIR"])
-        return Component(name, argv, shared, stop_order, grace_seconds)
+        return Component(name, argv, {**shared, **env}, stop_order, grace_seconds)
 
     return (
         made("core", "polyray.fabric.core_head:core_head_command", stop_order=2, grace_seconds=15),
-        module("fabric", "polyray.fabric.server", stop_order=1, grace_seconds=15),
-        module("responder", "polyray.serving.responder", stop_order=1, grace_seconds=5),
+        module("fabric", "polyray.fabric.server", {}, stop_order=1, grace_seconds=15),
+        module("responder", "polyray.serving.responder", {"RAY_AUTH_MODE": "disabled"}, stop_order=1, grace_seconds=5),
         made("gateway", "polyray.serving.haproxy:gateway_command", stop_order=1, grace_seconds=5),
-        module("server", "polyray.app", stop_order=0, grace_seconds=SERVER_GRACE_SECONDS),
+        module("server", "polyray.app", {}, stop_order=0, grace_seconds=SERVER_GRACE_SECONDS),
     )
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 
 from polyray.core.errors import Code, Conflict, Invalid, PolyrayError, Unavailable
+from polyray.core.private import private_directory
 from polyray.core.settings import Settings
 from polyray.supervise.leftovers import Leftovers, end_leftovers, find_leftovers
 from polyray.supervise.lock import running_supervisor
@@ -80,21 +81,13 @@ def prepare_state_dir(settings: Settings) -> None:
     """Make the state directory, 0700, with `run` and `logs`.
 
     Raises:
-        Invalid: if it is there and others can look into it, or it cannot be made.
+        Invalid: if it cannot be made, or belongs to somebody else.
     """
     try:
-        settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for name in ("run", "logs"):
-            (settings.state_dir / name).mkdir(mode=0o700, exist_ok=True)
-        mode = settings.state_dir.stat().st_mode
+        for directory in (settings.state_dir, settings.state_dir / "run", settings.state_dir / "logs"):
+            private_directory(directory)
     except OSError as error:
         raise Invalid(f"cannot make it: {error}", field="state_dir", hint="name another with --state-dir") from error
-    if mode & 0o077:
-        raise Invalid(
-            "others can look into it, and it holds secrets",
-            field="state_dir",
-            hint=f"chmod 700 '{settings.state_dir}', or name another with --state-dir",
-        )
 
 
 def up(settings: Settings, environment: Mapping[str, str], *, say: Say, timeout_seconds: float = UP_SECONDS) -> bool:
