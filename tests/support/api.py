@@ -45,6 +45,7 @@ PLATFORM: dict[str, Any] = {
     "users": {name: {"password": f"{name}-password"} for name in ("ada", "vic", "bob", "olga")},
     "operators": ["olga"],
 }
+FILE = PlatformFile.model_validate(PLATFORM)
 
 OFFERINGS = (
     Offering(
@@ -114,14 +115,21 @@ class Platform:
         return TestClient(self.app, base_url=BASE_URL, headers=headers, raise_server_exceptions=False)
 
 
-def make_platform(directory: Path, *, max_blob_bytes: int = 2**20) -> Platform:
-    """Return a migrated platform in `directory` with tenants vision (ada admin, vic viewer) and speech (bob)."""
+def prepare_state(directory: Path) -> None:
+    """Make what every platform of the tests begins with: schema, tenants, people, signing keys. Slow on purpose."""
     store = Store(f"sqlite:///{directory / 'polyray.db'}")
     migrate(store)
+    apply_definitions(store, FILE, now_ms=SystemClock().now_ms())
+    store.close()
+    SigningKeys(directory / "keys", "platform").all()
+    (directory / "store").mkdir()
+
+
+def make_platform(directory: Path, *, max_blob_bytes: int = 2**20) -> Platform:
+    """Return a platform on a prepared state, with tenants vision (ada admin, vic viewer) and speech (bob admin)."""
+    store = Store(f"sqlite:///{directory / 'polyray.db'}")
     clock = SystemClock()
-    file = PlatformFile.model_validate(PLATFORM)
-    apply_definitions(store, file, now_ms=clock.now_ms())
-    tokens = PlatformTokens(store, SigningKeys(directory / "keys", "platform", clock), NamedIdentities(file), clock)
+    tokens = PlatformTokens(store, SigningKeys(directory / "keys", "platform", clock), NamedIdentities(FILE), clock)
     woken: list[tuple[str, str]] = []
     killed: list[tuple[str, int]] = []
     probes = {name: Probe(True) for name in ("store", "fabric", "gateway")}
@@ -141,7 +149,6 @@ def make_platform(directory: Path, *, max_blob_bytes: int = 2**20) -> Platform:
         grade=("process", "tenants must trust each other"),
         max_blob_bytes=max_blob_bytes,
     )
-    services.layout.root.mkdir()
     return Platform(services, create_app(services), woken, killed, probes)
 
 
