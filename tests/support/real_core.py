@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import signal
@@ -146,6 +147,11 @@ class RealCore:
         """Return every process of this platform's slices and raylets, however it was started."""
         mark = str(self.settings.ray_dir)
         return [p for p in psutil.process_iter(["cmdline"]) if any(mark in text for text in p.info["cmdline"] or [])]
+
+    def node_pid(self, node_id: str) -> int:
+        """Return the process that stands for a node's machine."""
+        record = json.loads((self.settings.state_dir / "nodes" / node_id / "process.json").read_text())
+        return int(record["pid"])
 
     def slice_directories(self) -> list[str]:
         """Return what slices have in the file system now."""

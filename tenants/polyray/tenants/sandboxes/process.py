@@ -107,6 +107,7 @@ class ProcessSlice:
                 "cwd": str(dirs.home),
                 "directory": str(dirs.root),
                 "uid": uid,
+                "pid_namespace": True,
             }
         )
         threading.Thread(target=self._read, name=f"slice-{spec.lease_id}", daemon=True).start()

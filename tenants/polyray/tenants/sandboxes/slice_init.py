@@ -52,7 +52,7 @@ def main() -> None:
     if not line:
         return
     launch: dict[str, Any] = json.loads(line)
-    own_namespace = pid_namespace_allowed()
+    own_namespace = launch["pid_namespace"] and pid_namespace_allowed()
     if own_namespace:
         enter_pid_namespace()
     init = os.fork()
@@ -181,7 +181,8 @@ class _Init:
         except BlockingIOError:
             return
         if not chunk:
-            self._selector.unregister(self._ray.stdout)
+            if self._ray.stdout in self._selector.get_map():
+                self._selector.unregister(self._ray.stdout)
             return
         self._tail = (self._tail + chunk)[-TAIL_BYTES:]
         if not self._runtime_started and STARTED in self._tail:
@@ -207,18 +208,16 @@ class _Init:
 
     def _start_driver(self, command: dict[str, Any]) -> None:
         try:
-            self._driver = _Driver(command)
+            driver = self._driver = _Driver(command)
         except OSError as error:
             say(event="driver_exited", driver_id=command["driver_id"], code=127, detail=str(error)[:500])
             return
-        assert self._driver.process.stdout is not None
-        self._selector.register(self._driver.process.stdout, selectors.EVENT_READ, self._on_driver_output)
-        say(event="driver_started", driver_id=self._driver.driver_id)
-
-    def _on_driver_output(self) -> None:
-        driver = self._driver
-        if driver is not None and driver.process.stdout is not None and not driver.copy():
-            self._selector.unregister(driver.process.stdout)
+        output = driver.process.stdout
+        assert output is not None
+        self._selector.register(
+            output, selectors.EVENT_READ, lambda: driver.copy() or self._selector.unregister(output)
+        )
+        say(event="driver_started", driver_id=driver.driver_id)
 
     def _stop_driver(self, driver_id: str, grace_seconds: float) -> None:
         driver = self._driver
