@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from polyray.core.run_records import parse_records
 from polyray.data.publishing import publish
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def load_module(path: Path) -> ModuleType:
+    """Import a file of an example by its path."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def pack(directory: Path, archive: Path) -> str:

@@ -7,7 +7,9 @@ it ends, and so ends the attempt, when the application does not come up or does 
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
+import signal
 import sys
 import time
 import traceback
@@ -72,7 +74,7 @@ def load_application(spec: str, model_dir: Path | None) -> serve.Application:
         raise Invalid(f"no module {error.name}", field="app", hint="is it in the working directory?") from error
     except AttributeError as error:
         raise Invalid(str(error), field="app", hint=f"define {attribute} in {module_name}") from error
-    if callable(found) and not isinstance(found, serve.Application):
+    if callable(found) and not isinstance(found, (serve.Application, serve.Deployment)):
         found = _built(found, model_dir)
     if not isinstance(found, serve.Application):
         raise Invalid(
@@ -82,9 +84,7 @@ def load_application(spec: str, model_dir: Path | None) -> serve.Application:
 
 
 def _built(builder: Callable[..., Any], model_dir: Path | None) -> Any:
-    code = getattr(builder, "__code__", None)
-    takes_model = code is not None and code.co_argcount > 0
-    return builder(model_dir) if takes_model else builder()
+    return builder(model_dir) if inspect.signature(builder).parameters else builder()
 
 
 def prepare(run: RunFile) -> Path | None:
@@ -92,6 +92,7 @@ def prepare(run: RunFile) -> Path | None:
     unpack_code(run.code_blob, run.code_sha256, run.code_dir)
     os.environ["POLYRAY_DATASETS_DIR"] = str(link_datasets(run))
     os.environ.update(user_environment(run, {}))
+    os.environ.setdefault("RAY_COLOR_PREFIX", "0")  # the log is a file that people read
     if run.model is not None:
         os.environ["POLYRAY_MODEL_DIR"] = str(run.model.path)
     os.chdir(run.code_dir)
@@ -109,6 +110,8 @@ def serve_application(run: RunFile, ip: str, port: int) -> str:
     # Replicas are processes elsewhere in the cluster: the runtime environment is what reaches them.
     variables = {name: os.environ[name] for name in ("POLYRAY_MODEL_DIR", "POLYRAY_DATASETS_DIR") if name in os.environ}
     ray.init(address=os.environ["RAY_ADDRESS"], runtime_env={"env_vars": variables}, log_to_driver=True)
+    # Ray's own handler prints a stack; being asked to stop is no crash.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     serve.start(proxy_location="HeadOnly", http_options={"host": ip, "port": port})
     serve.run(load_application(run.app or "", model_dir), name=run.name, route_prefix="/")
     _wait_for_http(f"http://{ip}:{port}/-/healthz")
