@@ -97,7 +97,7 @@ def _follow_lines(client: PolyrayClient, route: str, ref: str) -> None:
         if event.name == "log":
             if live:
                 print("\r\033[K", end="", file=sys.stderr, flush=True)
-            _print_lines(str(event.data).split("\n")[:-1])
+            _print_lines(str(event.data).removesuffix("\n").split("\n"))
         elif event.name == "progress" and live:
             print(f"\r\033[K{safe(event.data)[:200]}", end="", file=sys.stderr, flush=True)
         elif event.name == "end":
