@@ -59,6 +59,17 @@ def core_head_command(settings: Settings) -> tuple[tuple[str, ...], dict[str, st
     return head_command(settings, place, sys.executable), core_environment(settings, sys.executable)
 
 
+def fabric_command(settings: Settings) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the command line and environment of the fabric: the core's own, for it is the core's driver.
+
+    Ray reads its token's path when it is imported, so it must be there before the process is.
+    """
+    secret_file(core_token_path(settings))
+    ours = {name: value for name, value in os.environ.items() if name.startswith("POLYRAY_")}
+    environment = {**core_environment(settings, sys.executable), **ours, "POLYRAY_STATE_DIR": str(settings.state_dir)}
+    return (sys.executable, "-m", "polyray.fabric.server"), environment
+
+
 def core_place(settings: Settings) -> NodePlace:
     """Return where the head is.
 

@@ -26,6 +26,12 @@ def take(session: Session, key: str, owner: str, *, now_ms: int, ttl_ms: int) ->
     return claim.epoch
 
 
+def holder(session: Session, key: str) -> str | None:
+    """Return who took the claim last, whether or not it has expired."""
+    claim = session.get(Claim, key)
+    return None if claim is None else claim.owner
+
+
 def release(session: Session, key: str, owner: str, *, now_ms: int) -> None:
     """Give the claim up, so that the next holder need not wait for it to expire."""
     claim = session.get(Claim, key)

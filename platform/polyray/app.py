@@ -1,0 +1,312 @@
+"""The control plane's process: the composition root, the only module that names every implementation.
+
+`python -m polyray.app --state-dir DIR` serves the API, runs the reconcilers while it holds the claim to
+lead, and at SIGTERM ends every cluster and node before it exits. Killed in any other way it leaves all of
+them running, and its successor goes on from the rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import structlog
+import uvicorn
+from fastapi import FastAPI
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
+
+from polyray.api.app import create_app
+from polyray.api.deps import Endpoints, Probe, Services
+from polyray.autoscaler.controller import NodeController
+from polyray.autoscaler.cooling import Cooling
+from polyray.autoscaler.offerings import offerings_of
+from polyray.autoscaler.providers.local import LocalProvider
+from polyray.broker.snapshot import Offering
+from polyray.control.definition import PlatformDefinition
+from polyray.control.leadership import Leadership
+from polyray.control.shutdown import drain
+from polyray.core import log as logging
+from polyray.core.clock import SystemClock
+from polyray.core.errors import OUTCOMES, PolyrayError
+from polyray.core.explain import Explanation
+from polyray.core.layout import Layout
+from polyray.core.reconcile import Loop
+from polyray.core.settings import Settings, load_settings
+from polyray.core.spec import WorkloadSpec
+from polyray.fabric.client import FabricClient
+from polyray.identity.access_tokens import AccessTokenRules, BuiltInProvider
+from polyray.identity.devissuer import build_issuer_router, issuer_rules
+from polyray.identity.keys import SigningKeys
+from polyray.identity.oidc import OidcProvider
+from polyray.identity.provider import IdentityProvider
+from polyray.identity.tokens import PlatformTokens
+from polyray.jobs.controller import WorkloadController
+from polyray.jobs.scheduling import Scheduler
+from polyray.jobs.snapshots import refusal
+from polyray.jobs.workers import kill_worker
+from polyray.serving.controller import RouteController
+from polyray.serving.haproxy import HAProxyGateway, gateway_url
+from polyray.store.engine import Store
+from polyray.store.migrate import migrate
+from polyray.store.tables import Cluster
+from polyray.tenants.controller import ClusterController
+from polyray.tenants.observer import Observer
+from polyray.tenants.sandboxes.process import ProcessSandbox
+from polyray.tenants.slices import Address
+
+log = structlog.get_logger(__name__)
+
+#: Threads of each reconciler: those that wait for the core most have most.
+THREADS = {"cluster": 4, "workload": 4, "node": 2, "routes": 1, "broker": 1}
+RESYNC_SECONDS = 10.0
+ISSUER_PATH = "/issuer"
+
+
+class Platform:
+    """Everything the control plane is made of, put together. Nothing runs before `start`."""
+
+    def __init__(self, settings: Settings, api_url: str) -> None:
+        clock = SystemClock()
+        self.settings, self.clock, self.api_url = settings, clock, api_url
+        self.store = Store(settings.store_url)
+        migrate(self.store)
+        self.definition = PlatformDefinition(self.store, clock, settings.state_dir / "platform.json")
+        self.definition.load(settings.platform_file)
+        keys_dir = settings.state_dir / "keys"
+        self.issuer_keys = SigningKeys(keys_dir, "issuer")
+        self.platform_keys = SigningKeys(keys_dir, "platform")
+        self.tokens = PlatformTokens(self.store, self.platform_keys, self._identity_provider(), clock)
+        self.fabric = FabricClient(settings.state_dir / "run" / "fabric.sock")
+        self.gateway = HAProxyGateway(settings)
+        self.sandbox = ProcessSandbox(settings.ray_dir)
+        self.leadership = Leadership(self.store, clock)
+        self.cooling = Cooling(clock)
+        self.draining = False
+        self.observer = Observer(self.fabric, clock, self._cluster_changed)
+        self._health = httpx.Client(timeout=1.0, trust_env=False, follow_redirects=False)
+        self.provider = LocalProvider(settings, offerings=self.offerings, clock=clock)
+        self.nodes = NodeController(
+            store=self.store,
+            clock=clock,
+            fabric=self.fabric,
+            providers={"local": self.provider},
+            platform=self.definition.current,
+            cooling=self.cooling,
+            wake=self.wake,
+        )
+        self.loops = self._loops()
+
+    def _loops(self) -> dict[str, Loop]:
+        scheduler = Scheduler(
+            store=self.store,
+            clock=self.clock,
+            offerings=self.offerings,
+            cooling=self.cooling.offerings,
+            idle_seconds=lambda: self.definition.current().idle_seconds,
+            wake=self.wake,
+            leader_epoch=self.leadership.epoch,
+        )
+        clusters = ClusterController(
+            store=self.store,
+            fabric=self.fabric,
+            observer=self.observer,
+            clock=self.clock,
+            settings=self.settings,
+            wake=self.wake,
+        )
+        workloads = WorkloadController(
+            store=self.store,
+            fabric=self.fabric,
+            observer=self.observer,
+            clock=self.clock,
+            settings=self.settings,
+            probe=self._service_answers,
+            wake=self.wake,
+        )
+        routes = RouteController(
+            store=self.store,
+            gateway=self.gateway,
+            clock=self.clock,
+            settings=self.settings,
+            signing_keys=self.platform_keys.public_pems,
+        )
+        return {
+            reconciler.kind: Loop(
+                reconciler,
+                threads=THREADS[reconciler.kind],
+                clock=self.clock,
+                resync_seconds=RESYNC_SECONDS,
+                may_run=self._may_schedule if reconciler is scheduler else self.leadership.held,
+            )
+            for reconciler in (scheduler, clusters, workloads, routes, self.nodes)
+        }
+
+    def services(self) -> Services:
+        """Return what the API is given."""
+        notes = self.sandbox.grade_notes()
+        return Services(
+            store=self.store,
+            clock=self.clock,
+            layout=Layout(self.settings.store_root),
+            settings=self.settings,
+            tokens=self.tokens,
+            wake=self.wake,
+            offerings=self.offerings,
+            feasible=self._feasible,
+            kill_worker=lambda workload_id, rank: kill_worker(self.store, self.fabric, workload_id, rank),
+            apply_platform=self.definition.apply,
+            endpoints=lambda: Endpoints(self.api_url, gateway_url(self.settings)),
+            probes={"store": self._probe_store, "fabric": self._probe_fabric, "gateway": self._probe_gateway},
+            grade=(self.sandbox.grade.value, " ".join(notes)),
+        )
+
+    def start(self) -> None:
+        self.leadership.start()
+        self.observer.start()
+        for loop in self.loops.values():
+            loop.start()
+
+    def stop(self) -> None:
+        """End every cluster and node, then the loops, then the claim."""
+        self.draining = True
+        if self.leadership.held():
+            drain(self.store, self.clock, self.nodes, self.wake)
+        for loop in self.loops.values():
+            loop.stop()
+        self.observer.stop()
+        self.leadership.give_up()
+        self.fabric.close()
+        self.store.close()
+
+    def offerings(self) -> tuple[Offering, ...]:
+        return offerings_of(self.definition.current())
+
+    def wake(self, kind: str, key: str) -> None:
+        if (loop := self.loops.get(kind)) is not None:
+            loop.wake(key)
+
+    def install_issuer(self, app: FastAPI) -> None:
+        """Serve the built-in issuer, unless there is an outside one."""
+        if not self.settings.oidc_issuer:
+            router = build_issuer_router(
+                store=self.store, keys=self.issuer_keys, clock=self.clock, issuer_url=self.api_url + ISSUER_PATH
+            )
+            app.include_router(router, prefix=ISSUER_PATH)
+
+    def _identity_provider(self) -> IdentityProvider:
+        if self.settings.oidc_issuer:
+            clients = frozenset({self.settings.oidc_client_id})
+            return OidcProvider(AccessTokenRules(self.settings.oidc_issuer, clients), self.clock)
+        return BuiltInProvider(self.issuer_keys, issuer_rules(self.api_url + ISSUER_PATH), self.clock)
+
+    def _may_schedule(self) -> bool:
+        return self.leadership.held() and not self.draining
+
+    def _cluster_changed(self, cluster_id: str) -> None:
+        self.wake("cluster", cluster_id)
+        with self.store.read() as session:
+            cluster = session.get(Cluster, cluster_id)
+        if cluster is not None:
+            self.wake("workload", cluster.workload_id)
+
+    def _feasible(self, session: Session, tenant: str, spec: WorkloadSpec) -> Explanation | None:
+        return refusal(session, tenant, spec, self.offerings())
+
+    def _service_answers(self, address: Address) -> bool:
+        """Return whether Ray Serve says that the application is healthy. The bytes it sends are not looked at."""
+        try:
+            with self._health.stream("GET", f"http://{address.ip}:{address.serve_port}/-/healthz") as answer:
+                return answer.status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def _probe_store(self) -> Probe:
+        with self.store.read() as session:
+            session.execute(text("SELECT 1"))
+        return Probe(True, self.store.engine.dialect.name)
+
+    def _probe_fabric(self) -> Probe:
+        view = self.observer.view()
+        alive = sum(node.alive for node in view.nodes.values())
+        return Probe(True, f"{alive} nodes, {len(view.gangs)} clusters, {len(view.slices)} leases")
+
+    def _probe_gateway(self) -> Probe:
+        return Probe(True, f"{len(self.gateway.actual())} clusters routed")
+
+
+def build(settings: Settings, api_url: str) -> tuple[FastAPI, Platform]:
+    """Return the application, which starts and stops the platform with itself."""
+    platform = Platform(settings, api_url)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        platform.start()
+        yield
+        await run_in_threadpool(platform.stop)
+
+    app = create_app(platform.services())
+    app.router.lifespan_context = lifespan
+    platform.install_issuer(app)
+    return app, platform
+
+
+def listen(settings: Settings) -> socket.socket:
+    """Return the API's listening socket. A port that was chosen freely is kept: tokens name it as issuer."""
+    record = settings.state_dir / "run" / "api.json"
+    port = settings.api_port
+    if port == 0:
+        try:
+            port = int(json.loads(record.read_text())["port"])
+        except (OSError, ValueError, KeyError, TypeError):
+            port = 0
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind((settings.host, port))
+    write_private(record, {"port": listener.getsockname()[1]})
+    return listener
+
+
+def write_private(path: Path, content: dict[str, object]) -> None:
+    """Write a small JSON file, 0600, whole or not at all."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        json.dump(content, file)
+    partial.replace(path)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="polyray-server", description="The control plane's process.")
+    parser.add_argument("--state-dir", type=Path, default=None)
+    given = parser.parse_args(argv)
+    try:
+        settings = load_settings(state_dir=given.state_dir)
+        logging.configure(settings.log_level, component="server")
+        settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        listener = listen(settings)
+        api_url = f"http://{settings.host}:{listener.getsockname()[1]}"
+        app, _ = build(settings, api_url)
+        endpoints: dict[str, object] = {"api_url": api_url, "gateway_url": gateway_url(settings)}
+        write_private(settings.state_dir / "run" / "endpoints.json", endpoints)
+    except PolyrayError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return OUTCOMES[error.code].exit_code
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=2, lifespan="on"
+    )
+    uvicorn.Server(config).run(sockets=[listener])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

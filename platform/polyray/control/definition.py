@@ -1,0 +1,56 @@
+"""The operator's definition in force: applied to the rows, and kept for the next start."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+
+from polyray.core.clock import Clock
+from polyray.core.platform_file import PlatformFile, load_platform_file
+from polyray.store.engine import Store
+from polyray.tenants.definitions import apply_definitions
+
+
+class PlatformDefinition:
+    """Holds the definition that was applied last. Passwords are hashed into rows and not kept."""
+
+    def __init__(self, store: Store, clock: Clock, path: Path) -> None:
+        self._store = store
+        self._clock = clock
+        self._path = path
+        self._current = PlatformFile()
+        self._lock = threading.Lock()
+
+    def current(self) -> PlatformFile:
+        return self._current
+
+    def load(self, first: Path | None) -> None:
+        """Take the definition that was kept; where there is none, apply the file `first`.
+
+        Raises:
+            Invalid: naming the field of the file that is wrong.
+        """
+        if self._path.exists():
+            self._current = PlatformFile.model_validate(json.loads(self._path.read_text()))
+        elif first is not None:
+            self.apply(load_platform_file(first))
+
+    def apply(self, definition: PlatformFile) -> list[str]:
+        """Apply a definition and return what changed, a sentence each. Idempotent.
+
+        The rows come first: a definition that was kept has been applied.
+        """
+        with self._lock:
+            changes = apply_definitions(self._store, definition, now_ms=self._clock.now_ms())
+            kept = definition.model_copy(update={"users": {}})
+            partial = self._path.with_suffix(".partial")
+            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(kept.model_dump_json(indent=1))
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(self._path)
+            self._current = kept
+        return changes
