@@ -19,6 +19,8 @@ from polyray.api.lines import Lines
 from polyray.core.errors import PolyrayError
 
 CHUNK_BYTES = 256 * 2**10
+#: Characters of a line that is not complete yet.
+MAX_PROGRESS = 1000
 POLL_SECONDS = 0.25
 #: How often the right to read and the workload's state are looked at again.
 CHECK_SECONDS = 2.0
@@ -54,7 +56,7 @@ async def follow(source: Source, offset: int) -> AsyncIterator[bytes]:
         if whole:
             yield event("log", "".join(f"{line}\n" for line in whole), identity=start + lines.complete_bytes)
             told, spoke = "", loop.time()
-        elif data and (partial := lines.partial()) != told:
+        elif 0 < len(data) < CHUNK_BYTES and (partial := lines.partial()[:MAX_PROGRESS]) != told:
             yield event("progress", partial)
             told, spoke = partial, loop.time()
         if data:
