@@ -30,7 +30,7 @@ def components(settings: Settings) -> tuple[Component, ...]:
 
     return (
         made("core", "polyray.fabric.core_head:core_head_command", stop_order=2, grace_seconds=15),
-        module("fabric", "polyray.fabric.server", {}, stop_order=1, grace_seconds=15),
+        made("fabric", "polyray.fabric.core_head:fabric_command", stop_order=1, grace_seconds=15),
         module("responder", "polyray.serving.responder", {"RAY_AUTH_MODE": "disabled"}, stop_order=1, grace_seconds=5),
         made("gateway", "polyray.serving.haproxy:gateway_command", stop_order=1, grace_seconds=5),
         module("server", "polyray.app", {}, stop_order=0, grace_seconds=SERVER_GRACE_SECONDS),
