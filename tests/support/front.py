@@ -20,7 +20,7 @@ from polyray.store.tables import ApiKey, Tenant
 from support.echo import EchoGrpc, EchoServer
 from support.gateway import service_backend, session_backend
 from support.haproxy import RunningGateway
-from support.tokens import make_store, make_tokens
+from support.tokens import make_keys, make_store, make_tokens
 
 A, B, S, T = "clu-aaaaaaaaaaaa", "clu-bbbbbbbbbbbb", "clu-cccccccccccc", "clu-dddddddddddd"
 
@@ -85,14 +85,15 @@ def open_front(directory: Path) -> Iterator[Front]:
     """Start the gateway and two tenants' clusters; end them with the context."""
     clock = SystemClock()
     store = make_store(directory, "vision", "speech", "audio")
-    tokens = make_tokens(directory, store, clock)
+    keys = make_keys(directory, clock)
+    tokens = make_tokens(store, keys, clock)
     running = RunningGateway()
     vision, speech, vision_grpc = EchoServer("vision"), EchoServer("speech"), EchoGrpc("vision")
     front = Front(
         running=running,
         store=store,
         tokens=tokens,
-        keys=SigningKeys(directory / "keys", "platform"),
+        keys=keys,
         clock=clock,
         vision=vision,
         speech=speech,

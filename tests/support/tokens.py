@@ -54,8 +54,12 @@ def make_store(directory: Path, *tenants: str, created_ms: int = 0) -> Store:
     return store
 
 
-def make_tokens(directory: Path, store: Store, clock: Clock) -> PlatformTokens:
-    return PlatformTokens(store, SigningKeys(directory / "keys", "platform", clock), KnownPeople(*PEOPLE), clock)
+def make_keys(directory: Path, clock: Clock) -> SigningKeys:
+    return SigningKeys(directory / "keys", "platform", clock)
+
+
+def make_tokens(store: Store, keys: SigningKeys, clock: Clock) -> PlatformTokens:
+    return PlatformTokens(store, keys, KnownPeople(*PEOPLE), clock)
 
 
 def sign(keys: SigningKeys, claims: dict[str, Any], **header: Any) -> str:

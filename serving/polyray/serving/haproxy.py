@@ -40,7 +40,7 @@ log = structlog.get_logger(__name__)
 #: A unix socket's path has 107 bytes; HAProxy and gRPC need some of them for themselves.
 _MAX_SOCKET_PATH_BYTES = 100
 _CHECK_TIMEOUT_SECONDS = 20.0
-#: Commands that cut or delete may need a second look, when connections are still ending.
+#: The second look finds nothing to do, unless something changed meanwhile.
 _MAX_ROUNDS = 3
 
 

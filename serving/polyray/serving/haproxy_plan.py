@@ -5,8 +5,12 @@ while its server does:
 
 1. revoked sessions and suspended tenants are entered;
 2. entries that are gone are deleted, so that no new request takes an old way;
-3. streams of removed servers are cut, and the servers deleted;
+3. streams of removed servers are cut, and the servers put into maintenance for good;
 4. new servers are added, then the entries that lead to them.
+
+No server is deleted while HAProxy runs: 2.8 keeps pointers to it in client connections, and crashes, or
+worse, takes a later server in the same memory for it. A server's name holds its address, so that a retired
+one is never used again; a reload forgets them.
 
 A worker that was replaced by a reload gets the same, but takes no new servers; its servers cannot be
 commanded any more, so its streams are cut one by one.
@@ -19,6 +23,8 @@ from dataclasses import dataclass
 
 from polyray.serving.haproxy_config import ANY, CLASSES, MAPS, SERVER_OPTIONS, Desired, cluster_of
 
+#: A reload forgets the servers of clusters that are gone once there are more.
+MAX_RETIRED_SERVERS = 300
 #: Maps whose entries take rights away.
 _REFUSING = ("revoked", "suspended")
 _GRANTING = tuple(name for name in MAPS if name not in _REFUSING)
@@ -64,7 +70,12 @@ def plan(worker: WorkerState, desired: Desired) -> tuple[str, ...]:
 
 
 def needs_reload(worker: WorkerState, description: str) -> bool:
-    """Say whether a worker lacks the rules or a key of this description (a key too many does no harm)."""
+    """Say whether a worker lacks the rules or a key of this description (a key too many does no harm).
+
+    So does one that has gathered many servers of clusters that are gone.
+    """
+    if sum(state.maintenance for state in worker.servers.values()) > MAX_RETIRED_SERVERS:
+        return True
     has_rules, *has_kids = worker.description.split(":")
     rules, *kids = description.split(":")
     return has_rules != rules or not set(kids) <= set(has_kids)
@@ -92,13 +103,11 @@ def _give(name: str, worker: WorkerState, desired: Desired) -> Iterator[str]:
 
 def _cut_servers(worker: WorkerState, desired: Desired) -> Iterator[str]:
     for (kind, server), state in sorted(worker.servers.items()):
-        if (kind, server) not in desired.servers:
-            if not state.maintenance:
-                yield f"set server {kind}/{server} state maint"
+        gone = (kind, server) not in desired.servers
+        if (gone and not state.maintenance) or _revoked(kind, server, worker, desired):
             yield f"shutdown sessions server {kind}/{server}"
-            yield f"del server {kind}/{server}"
-        elif _revoked(kind, server, worker, desired):
-            yield f"shutdown sessions server {kind}/{server}"
+        if gone and not state.maintenance:
+            yield f"set server {kind}/{server} state maint"
 
 
 def _cut_streams(worker: WorkerState, desired: Desired) -> Iterator[str]:

@@ -103,13 +103,10 @@ class MasterSocket:
 #: Answers of success, and of what was so already.
 _FINE = (
     "New server registered.",
-    "Server deleted.",
     "No such server.",
     "No such session",
     "Key not found.",
     "Already exists a server",
-    # A removed server whose last connections are ending: it is deleted at the next look.
-    "Server still has connections attached to it",
 )
 
 
