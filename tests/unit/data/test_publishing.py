@@ -86,9 +86,9 @@ def test_files_that_differ_are_refused_by_file_and_column(tmp_path: Path, other:
 def test_a_given_schema_is_cast_to_only_where_no_value_changes(tmp_path: Path) -> None:
     schema = pa.schema([pa.field("id", pa.int8(), False)])
     publish(ids([1, 127]), name="numbers", directory=tmp_path / "1", schema=schema)
-    for values in ([128], [None]):
+    for value in (128, None):
         with pytest.raises(Invalid, match="column id"):
-            publish(ids(values), name="numbers", directory=tmp_path / "2", schema=schema)
+            publish(ids([value]), name="numbers", directory=tmp_path / "2", schema=schema)
     assert not list((tmp_path / "2" / "files").iterdir())
 
 

@@ -13,6 +13,7 @@ import torch
 
 from polyray.core.errors import Invalid
 from polyray.data import publish, stream
+from polyray.data.sampler import EpochOrder, Share
 from support.runs import make_run
 from support.wait import until
 
@@ -148,7 +149,12 @@ def test_a_slow_reader_is_not_run_ahead_of(tmp_path: Path, monkeypatch: pytest.M
     rows = stream(path, 10, prefetch=2)
     made: list[int] = []
     make = rows._batch
-    monkeypatch.setattr(rows, "_batch", lambda order, part: (made.append(part.start), make(order, part))[1])
+
+    def counted(order: EpochOrder, part: Share) -> Any:
+        made.append(part.start)
+        return make(order, part)
+
+    monkeypatch.setattr(rows, "_batch", counted)
     reading = iter(rows)
     next(reading)
     until(lambda: len(made) >= 3, what="two batches wait beside the one in use")
