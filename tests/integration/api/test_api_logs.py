@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -85,11 +85,17 @@ def test_one_read_is_bounded_however_large_the_log(ada: TestClient, run: Path) -
 def test_a_link_in_place_of_the_log_is_not_followed(platform: Platform, ada: TestClient, run: Path) -> None:
     canary = platform.services.settings.state_dir / "keys" / "canary"
     canary.write_bytes(b"canary")
-    cases = {
-        "log": lambda: (run / "logs" / "driver.log").symlink_to(canary),
-        "directory": lambda: ((run / "logs").rmdir(), (run / "logs").symlink_to(canary.parent)),
-        "hard link": lambda: os.link(canary, run / "logs" / "driver.log"),
-        "fifo": lambda: os.mkfifo(run / "logs" / "driver.log"),
+    log, logs = run / "logs" / "driver.log", run / "logs"
+
+    def replace_directory() -> None:
+        logs.rmdir()
+        logs.symlink_to(canary.parent)
+
+    cases: dict[str, Callable[[], None]] = {
+        "link": lambda: log.symlink_to(canary),
+        "directory": replace_directory,
+        "hard link": lambda: os.link(canary, log),
+        "fifo": lambda: os.mkfifo(log),
     }
     (canary.parent / "driver.log").write_bytes(b"canary")
     for name, plant in cases.items():
@@ -99,8 +105,8 @@ def test_a_link_in_place_of_the_log_is_not_followed(platform: Platform, ada: Tes
             assert answer.status_code == 409, name
             assert b"canary" not in answer.content
             assert str(run.parent.parent.parent.parent).encode() not in answer.content
-        (run / "logs").unlink() if (run / "logs").is_symlink() else (run / "logs" / "driver.log").unlink()
-        (run / "logs").mkdir(exist_ok=True)
+        (logs if logs.is_symlink() else log).unlink()
+        logs.mkdir(exist_ok=True)
 
 
 def test_records_are_json_whatever_the_run_wrote(ada: TestClient, run: Path) -> None:

@@ -52,6 +52,8 @@ async def read_exchange(request: Request) -> Exchange:
             given: Any = json.loads(content)
         else:
             given = dict(parse_qsl(content.decode(), max_num_fields=20, keep_blank_values=False))
+        if not isinstance(given, dict):
+            raise ValueError("no mapping")
         return Exchange.model_validate(given)
     except ValidationError as error:
         raise from_validation(error.errors(include_input=False)) from None
