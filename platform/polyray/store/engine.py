@@ -17,12 +17,15 @@ from typing import Any
 
 from sqlalchemy import Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import DatabaseError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolExhausted
 from sqlalchemy.orm import Session, sessionmaker
 
 from polyray.core.errors import Unavailable
 
 #: SQLite waits this long for its write lock before it says `busy`.
 BUSY_SECONDS = 10
+KEPT_CONNECTIONS = 8
+MAX_CONNECTIONS = 32
 #: The key of PostgreSQL's advisory lock that serialises writers.
 _WRITE_LOCK = 0x706F6C79
 
@@ -69,6 +72,8 @@ def _mapped() -> Iterator[None]:
         yield
     except OperationalError as error:
         raise Unavailable(f"the database does not take this now: {error.orig}", hint="try again in a moment") from error
+    except PoolExhausted as error:
+        raise Unavailable("all connections to the database are in use", hint="try again in a moment") from error
     except DatabaseError as error:
         # A file that is no database, or a spoilt one, comes as the plain base class.
         if type(error) is not DatabaseError:
@@ -93,7 +98,13 @@ def _engine(url: str) -> Engine:
     if path and path != ":memory:":
         _create_private(Path(path))
     # Opening a connection costs more than most reads; a session has one to itself while it lasts.
-    engine = create_engine(url, pool_size=8, max_overflow=24, connect_args={"timeout": BUSY_SECONDS})
+    engine = create_engine(
+        url,
+        pool_size=KEPT_CONNECTIONS,
+        max_overflow=MAX_CONNECTIONS - KEPT_CONNECTIONS,
+        pool_timeout=BUSY_SECONDS,
+        connect_args={"timeout": BUSY_SECONDS},
+    )
 
     @event.listens_for(engine, "connect")
     def configure(connection: sqlite3.Connection, _record: object) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import stat
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,8 @@ def with_pragma(store: Store, pragma: str) -> None:
     @event.listens_for(store.engine, "connect")
     def set_pragma(connection: Any, _record: object) -> None:
         connection.execute(f"PRAGMA {pragma}")
+
+    store.engine.dispose()  # closes those made before
 
 
 def test_the_database_and_its_journals_are_readable_by_their_owner_alone(store: Store, path: Path) -> None:
@@ -80,6 +83,17 @@ def test_a_full_disk_is_unavailable_and_leaves_nothing_half_written(store: Store
         add_tenant(session)
         for n in range(200):
             add_workload(session, f"job-{n:012}", spec={"run": "x" * 1000})
+    with store.read() as session:
+        assert session.get(Tenant, "vision") is None
+
+
+def test_more_readers_than_connections_are_told_to_come_again(store: Store) -> None:
+    with ExitStack() as readers:
+        for _ in range(engine.MAX_CONNECTIONS):
+            readers.enter_context(store.read()).get(Tenant, "vision")
+        with pytest.raises(Unavailable, match="in use") as refused, store.read() as session:
+            session.get(Tenant, "vision")
+        assert refused.value.retryable
     with store.read() as session:
         assert session.get(Tenant, "vision") is None
 
