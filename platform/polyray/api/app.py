@@ -10,6 +10,7 @@ from fastapi.responses import HTMLResponse
 from polyray.api.deps import GuardedRoute, Services, public
 from polyray.api.docs import POLICY, page
 from polyray.api.figures import Figures
+from polyray.api.following import Followers
 from polyray.api.gate import Gate, GateMiddleware
 from polyray.api.hosts import host_allowed
 from polyray.api.problems import install
@@ -48,7 +49,7 @@ def create_app(services: Services) -> FastAPI:
         redirect_slashes=False,
     )
     figures = Figures(services.store)
-    app.state.services, app.state.figures = services, figures
+    app.state.services, app.state.figures, app.state.followers = services, figures, Followers()
     install(app)
     for kind in Kind:
         app.include_router(workload_router(kind))

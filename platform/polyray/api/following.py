@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 from starlette.concurrency import run_in_threadpool
 
 from polyray.api.lines import Lines
-from polyray.core.errors import PolyrayError
+from polyray.core.errors import Code, PolyrayError
 
 CHUNK_BYTES = 256 * 2**10
 #: Characters of a line that is not complete yet.
@@ -25,6 +26,8 @@ POLL_SECONDS = 0.25
 #: How often the right to read and the workload's state are looked at again.
 CHECK_SECONDS = 2.0
 QUIET_SECONDS = 15.0
+#: Streams that one tenant may have open at once.
+MAX_FOLLOWERS = 50
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,26 @@ class Source:
 
     read: Callable[[int, int], bytes]
     check: Callable[[], tuple[str, bool]]
+
+
+class Followers:
+    """Counts open streams by tenant, so that one tenant's cannot use up the server. For one event loop."""
+
+    def __init__(self, limit: int = MAX_FOLLOWERS) -> None:
+        self._limit = limit
+        self._open: Counter[str] = Counter()
+
+    async def admit(self, tenant: str, stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """Yield what `stream` yields; one `error` event instead if the tenant has too many open."""
+        if self._open[tenant] >= self._limit:
+            yield event("error", {"code": Code.RATE_LIMITED.value, "detail": f"{self._limit} streams are open already"})
+            return
+        self._open[tenant] += 1
+        try:
+            async for item in stream:
+                yield item
+        finally:
+            self._open[tenant] -= 1
 
 
 async def follow(source: Source, offset: int) -> AsyncIterator[bytes]:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
 import pytest
 from fastapi.testclient import TestClient
 
+from polyray.api.following import Followers
 from polyray.core.lifecycle import WorkloadState
 from polyray.store.steps import step
 from polyray.store.tables import Workload
 from support.api import Platform, job, lines_of
 from support.served import served
+from support.wait import until
 
 
 @pytest.fixture
@@ -207,3 +210,31 @@ def test_a_follower_whose_login_is_revoked_loses_the_stream(platform: Platform, 
             log.write(b"after\n")
         assert (name, data["code"]) == ("error", "unauthenticated")  # type: ignore[index]
         assert list(found) == []
+
+
+def test_a_tenant_s_streams_are_bounded_and_a_closed_one_makes_room(
+    platform: Platform, ada: TestClient, run: Path
+) -> None:
+    platform.app.state.followers = Followers(limit=2)
+    write(run, b"one\n")
+    headers = {"Authorization": ada.headers["Authorization"]}
+
+    def first_event(stack: ExitStack) -> str:
+        url = f"{base}/v1/jobs/{run.name}/logs?follow=true"
+        answer = stack.enter_context(httpx.stream("GET", url, headers=headers, timeout=10))
+        found = events(answer.iter_lines())
+        # An iterator that is forgotten closes its stream.
+        stack.callback(lambda: found)
+        return next(found)[0]
+
+    with served(platform.app) as base, ExitStack() as kept:
+        with ExitStack() as left:
+            assert first_event(left) == "log"
+            assert first_event(kept) == "log"
+            assert first_event(left) == "error"
+
+        def room() -> bool:
+            with ExitStack() as tried:
+                return first_event(tried) == "log"
+
+        until(room, what="the closed stream makes room")

@@ -9,7 +9,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response, StreamingResponse
 
 from polyray.api.deps import Caller, Given, may
-from polyray.api.following import Source, follow
+from polyray.api.following import Followers, Source, follow
 from polyray.api.gate import bearer
 from polyray.api.outputs import (
     DEFAULT_LOG_BYTES,
@@ -67,9 +67,9 @@ def add_output_routes(router: APIRouter, kind: Kind) -> None:
             return read_file(services.layout, path, offset=start, limit=at_most)[0]
 
         start = int(last_event_id) if last_event_id else offset
-        return StreamingResponse(
-            follow(Source(read, check), start), media_type="text/event-stream", headers=LOG_HEADERS
-        )
+        followers: Followers = request.app.state.followers
+        stream = followers.admit(row.tenant, follow(Source(read, check), start))
+        return StreamingResponse(stream, media_type="text/event-stream", headers=LOG_HEADERS)
 
     @router.get("/{workload}/records", response_model=RecordsView, **may(Action.READ_RECORDS))
     def records(services: Given, caller: Caller, workload: str, offset: Offset = 0) -> Response:
