@@ -24,23 +24,26 @@ def components(settings: Settings) -> tuple[Component, ...]:
     def made(name: str, target: str, *, stop_order: int, grace_seconds: float) -> Component:
         return Component(name, _python("polyray.supervise.launch", target), shared, stop_order, grace_seconds)
 
-    def module(name: str, target: str, env: Mapping[str, str], *, stop_order: int, grace_seconds: float) -> Component:
+    def module(name: str, target: str, *, stop_order: int, grace_seconds: float) -> Component:
         argv = _python(target, "--state-dir", shared["POLYRAY_STATE_DIR"])
-        return Component(name, argv, {**shared, **env}, stop_order, grace_seconds)
+        return Component(name, argv, shared, stop_order, grace_seconds)
 
     return (
         made("core", "polyray.fabric.core_head:core_head_command", stop_order=2, grace_seconds=15),
         made("fabric", "polyray.fabric.core_head:fabric_command", stop_order=1, grace_seconds=15),
-        module("responder", "polyray.serving.responder", {"RAY_AUTH_MODE": "disabled"}, stop_order=1, grace_seconds=5),
+        module("responder", "polyray.serving.responder", stop_order=1, grace_seconds=5),
         made("gateway", "polyray.serving.haproxy:gateway_command", stop_order=1, grace_seconds=5),
-        module("server", "polyray.app", {}, stop_order=0, grace_seconds=SERVER_GRACE_SECONDS),
+        module("server", "polyray.app", stop_order=0, grace_seconds=SERVER_GRACE_SECONDS),
     )
 
 
 def base_environment(given: Mapping[str, str]) -> dict[str, str]:
-    """Return what components start from: no word for Ray from the caller's shell, and the mode said explicitly."""
+    """Return what components start from: no word for Ray from the caller's shell, and the mode said explicitly.
+
+    Those that speak to a Ray make their own environment; for the others Ray is a library of messages.
+    """
     kept = {name: value for name, value in given.items() if not name.startswith("RAY_")}
-    return {**kept, "RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"}
+    return {**kept, "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"}
 
 
 def _python(*arguments: str) -> tuple[str, ...]:

@@ -161,7 +161,8 @@ def down(settings: Settings, *, say: Say, timeout_seconds: float = DOWN_SECONDS)
 def _wait_ready(
     local: Local, supervisor: ProcessRef, child: subprocess.Popen[bytes] | None, say: Say, timeout_seconds: float
 ) -> None:
-    deadline, told, reasons = time.monotonic() + timeout_seconds, "", "the server does not answer yet"
+    deadline, reasons = time.monotonic() + timeout_seconds, ""
+    told: set[str] = set()
     with httpx.Client(timeout=2, trust_env=False) as http:
         while time.monotonic() < deadline:
             if child is not None:
@@ -175,9 +176,9 @@ def _wait_ready(
             if ready and local.endpoints:
                 return
             line = _progress(local) or reasons
-            if line != told:
+            if line not in told:
                 say(line)
-                told = line
+                told.add(line)
             for name, component in local.components.items():
                 if component.get("failing"):
                     raise _failed(local, name, f"{name} keeps failing ({component.get('last_exit')})")
@@ -215,8 +216,12 @@ def _readiness(http: httpx.Client, api_url: str) -> tuple[bool, str]:
     try:
         answer = http.get(f"{api_url}/readyz")
     except httpx.HTTPError:
-        return False, "the server does not answer yet"
-    return answer.status_code == 200, " ".join(answer.text.split())[:200]
+        return False, "waiting for the server"
+    try:
+        waiting = [str(one["name"]) for one in answer.json()["components"] if not one["ok"]]
+    except (ValueError, KeyError, TypeError):
+        waiting = []
+    return answer.status_code == 200, f"waiting for {', '.join(waiting) or 'the server'}"
 
 
 def _progress(local: Local) -> str:

@@ -63,7 +63,9 @@ class Supervisor:
         self._memory = {component.name: Memory() for component in components}
         #: What was alive at the last look.
         self._alive: dict[str, ProcessRef] = {}
+        #: Exit codes by pid of what was reaped since the last look; pids of what we started and did not reap yet.
         self._exits: dict[int, int] = {}
+        self._children: set[int] = set()
         self._told: object = None
         self._stop_signals = 0
         for directory in (self._run_dir, self._log_dir, self._records):
@@ -95,7 +97,9 @@ class Supervisor:
 
     def step(self, *, stopping: bool = False, hurried: bool = False) -> bool:
         """Look and act once; return whether, when stopping, nothing of the components is left."""
-        self._exits.update(reap())
+        for pid, code in reap():
+            self._exits[pid] = code
+            self._children.discard(pid)
         observed = self._look()
         if stopping and all_ended(observed):
             end_children()
@@ -116,7 +120,8 @@ class Supervisor:
             if record is None:
                 seen[name] = Observed()
                 continue
-            alive = is_alive(record.process)
+            # A child of ours is over when it is reaped: its threads may take a moment longer than itself.
+            alive = is_alive(record.process) or record.process.pid in self._children
             self._note(name, record, alive)
             if alive:
                 seen[name] = Observed(record.process, record.command_digest)
@@ -189,6 +194,7 @@ class Supervisor:
             self._memory[component.name] = self._memory[component.name].after_exit(now, f"cannot start: {error}")
             log.error("cannot_start", name=component.name, error=str(error))
             return
+        self._children.add(child.pid)
         child.returncode = ALREADY_RUNNING_EXIT  # we reap ourselves: keep Popen from waiting for it too
         self._memory[component.name] = self._memory[component.name].after_start(now)
         started = ref_of(child.pid)
