@@ -28,7 +28,7 @@ def register(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="The model's name.")],
     job: Annotated[str, typer.Option("--job", help="The job's id.")],
-    path: Annotated[str, typer.Option("--path", help="A path below the job's artefacts.")] = "model",
+    path: Annotated[str, typer.Option("--path", help="A path in the job's run.")] = "artifacts/model",
     output: Output = Format.TABLE,
 ) -> None:
     with cli_of(context).client() as client:

@@ -48,7 +48,8 @@ def register(
 
     Raises:
         Invalid: if the name or path is none, or holds no or too many files.
-        NotFound: if there is no such path, or the job is another tenant's.
+        Invalid: if the run has no such path.
+        NotFound: if the job is another tenant's.
         Conflict: if something there is a link or special file.
         PolyrayError: code `too_large`.
     """
@@ -130,7 +131,11 @@ def _copied(run_dir: Path, path: str, into: Path) -> list[FileEntry]:
             target.chmod(0o444)
             room -= entries[-1].size_bytes
     except FileNotFoundError:
-        raise NotFound("path in the run", path) from None
+        raise Invalid(
+            f"the run has no {shown(path)}",
+            field="path",
+            hint="models are saved in artifacts/model, unless the job says otherwise",
+        ) from None
     if not entries:
         raise Invalid("no files in it", field="path", hint="save the model there first")
     for directory, _, _ in os.walk(into):
