@@ -53,6 +53,7 @@ class Slice:
             env={"PATH": "/usr/bin:/bin"},
             cwd="/",
             directory=str(self.directory),
+            owner=str(root / "slice.owner"),
             uid=None,
             pid_namespace=pid_namespace,
         )
@@ -159,6 +160,7 @@ def test_a_holder_that_is_killed_takes_its_slice_along(tmp_path: Path) -> None:
         "env": {"PATH": "/usr/bin:/bin"},
         "cwd": "/",
         "directory": str(directory),
+        "owner": str(tmp_path / "slice.owner"),
         "uid": None,
         "pid_namespace": True,
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -169,6 +170,7 @@ class RealCore:
                 kill_tree(process.pid)
                 process.wait()
         self.fabric.close()
+        shutil.rmtree(self.settings.ray_dir, ignore_errors=True)
 
     def _terminated(self, node_id: str) -> bool:
         try:

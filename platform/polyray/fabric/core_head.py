@@ -66,7 +66,8 @@ def fabric_command(settings: Settings) -> tuple[tuple[str, ...], dict[str, str]]
     """
     secret_file(core_token_path(settings))
     ours = {name: value for name, value in os.environ.items() if name.startswith("POLYRAY_")}
-    environment = {**core_environment(settings, sys.executable), **ours, "POLYRAY_STATE_DIR": str(settings.state_dir)}
+    state_dir = {"POLYRAY_STATE_DIR": str(settings.state_dir.absolute())}
+    environment = {**core_environment(settings, sys.executable), **ours, **state_dir}
     return (sys.executable, "-m", "polyray.fabric.server"), environment
 
 
@@ -83,7 +84,8 @@ def core_place(settings: Settings) -> NodePlace:
 
 
 def core_token_path(settings: Settings) -> Path:
-    return settings.state_dir / "keys" / "core-token"
+    # Absolute: it is told to processes that run elsewhere.
+    return settings.state_dir.absolute() / "keys" / "core-token"
 
 
 def head_command(settings: Settings, place: NodePlace, python: str) -> tuple[str, ...]:
@@ -130,7 +132,7 @@ def core_environment(settings: Settings, python: str) -> dict[str, str]:
     """Return the whole environment of the core's processes: its head, its nodes, its driver."""
     return {
         "PATH": f"{Path(python).parent}:/usr/local/bin:/usr/bin:/bin",
-        "HOME": str(settings.state_dir),
+        "HOME": str(settings.state_dir.absolute()),
         "LANG": "C.UTF-8",
         "PYTHONUNBUFFERED": "1",
         "RAY_AUTH_MODE": "token",
@@ -140,7 +142,7 @@ def core_environment(settings: Settings, python: str) -> dict[str, str]:
         # A tenant that fills the machine's memory must not make the core end lease actors, which hold next to none.
         "RAY_memory_monitor_refresh_ms": "0",
         "RAY_gcs_storage": "rocksdb",
-        "RAY_gcs_storage_path": str(settings.state_dir / "core-gcs"),
+        "RAY_gcs_storage_path": str(settings.state_dir.absolute() / "core-gcs"),
         "RAY_gcs_rpc_server_reconnect_timeout_s": str(RECONNECT_SECONDS),
     }
 

@@ -69,7 +69,7 @@ class LocalProvider:
     ) -> None:
         self._settings, self._offerings = settings, offerings
         self._clock, self._python = clock or SystemClock(), python
-        self._root = settings.state_dir / "nodes"
+        self._root = settings.state_dir.absolute() / "nodes"
 
     @property
     def name(self) -> str:

@@ -106,6 +106,7 @@ class ProcessSlice:
                 "env": slice_environment(spec, dirs, python),
                 "cwd": str(dirs.home),
                 "directory": str(dirs.root),
+                "owner": str(owner_file(dirs.root)),
                 "uid": uid,
                 "pid_namespace": True,
             }
@@ -216,12 +217,16 @@ def write_owner(root: Path, pid: int) -> None:
         started = psutil.Process(pid).create_time()
     except psutil.NoSuchProcess:
         started = 0.0
-    root.with_name(root.name + _OWNER_SUFFIX).write_text(json.dumps({"pid": pid, "started": started}))
+    owner_file(root).write_text(json.dumps({"pid": pid, "started": started}))
+
+
+def owner_file(root: Path) -> Path:
+    return root.with_name(root.name + _OWNER_SUFFIX)
 
 
 def remove_slice_directory(root: Path) -> None:
     shutil.rmtree(root, ignore_errors=True)
-    root.with_name(root.name + _OWNER_SUFFIX).unlink(missing_ok=True)
+    owner_file(root).unlink(missing_ok=True)
 
 
 def last_lines(text: str, limit: int = 600) -> str:

@@ -58,7 +58,7 @@ def main() -> None:
     init = os.fork()
     if init == 0:
         _run_init(launch, own_namespace)
-    _keep(init, Path(launch["directory"]))
+    _keep(init, Path(launch["directory"]), Path(launch["owner"]))
 
 
 def say(**event: object) -> None:
@@ -72,7 +72,7 @@ def say(**event: object) -> None:
 # The keeper.
 
 
-def _keep(init: int, directory: Path) -> None:
+def _keep(init: int, directory: Path, owner: Path) -> None:
     os.close(0)
     waited = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}
     while os.waitpid(init, os.WNOHANG)[0] != init:
@@ -81,6 +81,7 @@ def _keep(init: int, directory: Path) -> None:
             os.kill(init, signal.SIGKILL)
     kill_descendants()
     shutil.rmtree(directory, ignore_errors=True)
+    owner.unlink(missing_ok=True)
     say(event="gone")
 
 
