@@ -20,7 +20,7 @@ from support.capacity import GIB, NOW_MS
 TENANTS = ("vision", "speech")
 FLAVORS = ("h100", "a10")
 
-gpus = st.sampled_from([0, 0, 100, 250, 500, 1000, 2000])
+gpus = st.sampled_from([0, 0, 0, 100, 250, 500, 1000, 2000])
 
 
 def amounts_of(cpu: int, memory: int, flavor: str, gpu: int) -> Resources:
@@ -30,8 +30,9 @@ def amounts_of(cpu: int, memory: int, flavor: str, gpu: int) -> Resources:
 machines = st.builds(
     amounts_of, st.integers(1, 8), st.integers(1, 16), st.sampled_from(FLAVORS), st.sampled_from([0, 1000, 2000, 4000])
 )
-workers = st.builds(amounts_of, st.integers(1, 4), st.integers(1, 4), st.sampled_from([*FLAVORS, ANY_GPU]), gpus)
-capacities = st.lists(st.sampled_from(CapacityType), min_size=1, max_size=3, unique=True).map(tuple)
+workers = st.builds(amounts_of, st.integers(1, 3), st.integers(1, 4), st.sampled_from([*FLAVORS, ANY_GPU]), gpus)
+some_types = st.lists(st.sampled_from(CapacityType), min_size=1, max_size=3, unique=True).map(tuple)
+capacities = st.one_of(st.just(tuple(CapacityType)), st.just(tuple(CapacityType)), some_types)
 
 
 @st.composite
@@ -75,12 +76,15 @@ def workloads(draw: st.DrawFn, workload_id: str) -> Waiting:
 
 @st.composite
 def tenants(draw: st.DrawFn, name: str) -> TenantView:
-    def some(most: int) -> Resources:
-        part = st.integers(0, most)
+    def some(least: int, most: int) -> Resources:
+        part = st.integers(least, most)
         return Resources(cpu=draw(part) * 1000, memory=draw(part) * GIB, h100=draw(part) * 1000, a10=draw(part) * 1000)
 
+    # Rich and in good standing most often, so that most examples reach a grant or a launch.
+    nominal, used = draw(st.sampled_from([(30, 40), (30, 40), (0, 12)])), draw(st.sampled_from([(0, 0), (0, 8)]))
     budget = draw(st.sampled_from([None, None, 0, 3_000_000]))
-    return TenantView(name, some(20), some(4), some(8), budget, suspended=draw(st.sampled_from([False, False, True])))
+    suspended = draw(st.sampled_from([*[False] * 7, True]))
+    return TenantView(name, some(*nominal), some(0, 4), some(*used), budget, suspended=suspended)
 
 
 @st.composite
@@ -94,7 +98,7 @@ def offerings(draw: st.DrawFn, name: str) -> Offering:
         capacity_type=draw(st.sampled_from(CapacityType)),
         usd_micros_per_hour=draw(st.integers(0, 3_000_000)),
         resources=draw(machines),
-        max_nodes=draw(st.integers(0, 3)),
+        max_nodes=draw(st.integers(1, 3)),
     )
 
 
@@ -103,8 +107,8 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
     return Snapshot(
         now_ms=NOW_MS,
         tenants=tuple(draw(tenants(name)) for name in TENANTS),
-        nodes=tuple(draw(nodes(f"nod-{n}")) for n in range(draw(st.integers(0, 4)))),
-        queue=tuple(draw(workloads(f"job-{n}")) for n in range(draw(st.integers(0, 5)))),
+        nodes=tuple(draw(nodes(f"nod-{n}")) for n in range(draw(st.integers(1, 4)))),
+        queue=tuple(draw(workloads(f"job-{n}")) for n in range(draw(st.integers(1, 5)))),
         offerings=tuple(draw(offerings(f"off-{n}")) for n in range(draw(st.integers(0, 3)))),
         cooling=draw(st.sampled_from([(), (("off-0", NOW_MS + 1),), (("off-0", NOW_MS),)])),
         leaving=draw(st.sampled_from([(), (("off-1", 1),)])),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from polyray.broker.fit import CAPACITY_ORDER, Fit, Gang, Room, place, room_of_offering
+from polyray.broker.fit import Fit, Gang, Room, place, room_of_offering
 from polyray.broker.snapshot import Launch, Offering
 from polyray.core.money import HOUR_MS, format_usd, price_of
 from polyray.core.spec import CapacityType
@@ -56,16 +56,25 @@ class Purchase:
 def shop(gangs: Sequence[Gang], rooms: Mapping[str, Room], market: Market) -> Purchase | None:
     """Return the cheapest purchase found that lets a gang (of readings of one request) start whole.
 
-    Tried are each offering alone, and a mix by price per bundle placed.
+    Tried are each offering alone, and a mix by price per bundle placed; each with the head placed first, with
+    the head bought last, and with only the workers on what is free.
     """
     found: list[Purchase] = []
     for gang in gangs:
-        base = place(gang, rooms)
         candidates = market.open_to(gang)
-        for choice in ((offering,) for offering in candidates):
-            _try(gang, base, choice, market, found)
-        if len(candidates) > 1:
-            _try(gang, base, candidates, market, found)
+        choices = [(offering,) for offering in candidates] + ([candidates] if len(candidates) > 1 else [])
+        workers = range(1, len(gang.bundles))
+        bases = (
+            [place(gang, rooms), Fit(place(gang, rooms, workers).placements, ())] if workers else [place(gang, rooms)]
+        )
+        for base in bases:
+            placed = {placement.rank for placement in base.placements}
+            unplaced = [rank for rank in range(len(gang.bundles)) if rank not in placed]
+            for choice in choices:
+                bought = [_buy(gang, choice, market, [unplaced])]
+                if unplaced[:1] == [0]:
+                    bought.append(_buy(gang, choice, market, [unplaced[1:], [0]]))
+                found += [Purchase(gang, base, offerings) for offerings in bought if offerings is not None]
     if not found:
         return None
     best = min(found, key=_dearness)
@@ -106,32 +115,40 @@ def expected_duration_ms(max_duration_ms: int | None) -> int:
     return HOUR_MS if max_duration_ms is None else max_duration_ms
 
 
-def _try(gang: Gang, base: Fit, choice: tuple[Offering, ...], market: Market, found: list[Purchase]) -> None:
-    """Add nodes, each time those of the least price per bundle, until the gang is whole or none helps."""
-    unplaced, bought = list(base.unplaced), list[Offering]()
+def _buy(
+    gang: Gang, choice: Sequence[Offering], market: Market, phases: Sequence[list[int]]
+) -> tuple[Offering, ...] | None:
+    """Return nodes for the ranks of each phase, step by step those of the least price per bundle; None if none do."""
+    bought: list[Offering] = []
     left = {offering.name: market.left[offering.name] for offering in choice}
-    while unplaced:
-        best: tuple[tuple[object, ...], Offering, list[int]] | None = None
-        for offering in choice:
-            placed = _ranks_on(gang, offering, unplaced) if left[offering.name] > 0 else []
-            if not placed:
-                continue
-            # On a tie a node that nobody reclaims: spot at on-demand price is no spot.
-            is_spot = offering.capacity_type is CapacityType.SPOT
-            price = offering.usd_micros_per_hour
-            key = (Fraction(price, len(placed)), is_spot, CAPACITY_ORDER[offering.capacity_type], price, offering.name)
-            if best is None or key < best[0]:
-                best = key, offering, placed
-        if best is None:
-            return
-        _, offering, placed = best
-        nodes = _like_nodes(gang, placed, unplaced, left[offering.name])
-        bought += [offering] * nodes
-        left[offering.name] -= nodes
-        alike = [rank for rank in unplaced if rank > 0 and gang.bundles[rank] == gang.bundles[placed[0]]]
-        taken = set(placed) if nodes == 1 else set(alike[: nodes * len(placed)])
-        unplaced = [rank for rank in unplaced if rank not in taken]
-    found.append(Purchase(gang, base, tuple(sorted(bought, key=lambda offering: offering.name))))
+    for unplaced in phases:
+        while unplaced:
+            step = _best_step(gang, [offering for offering in choice if left[offering.name] > 0], unplaced)
+            if step is None:
+                return None
+            offering, placed = step
+            nodes = _like_nodes(gang, placed, unplaced, left[offering.name])
+            bought += [offering] * nodes
+            left[offering.name] -= nodes
+            alike = [rank for rank in unplaced if rank > 0 and gang.bundles[rank] == gang.bundles[placed[0]]]
+            taken = set(placed) if nodes == 1 else set(alike[: nodes * len(placed)])
+            unplaced = [rank for rank in unplaced if rank not in taken]
+    return tuple(sorted(bought, key=lambda offering: offering.name))
+
+
+def _best_step(gang: Gang, choice: Sequence[Offering], unplaced: Sequence[int]) -> tuple[Offering, list[int]] | None:
+    """Return the offering whose node holds bundles at the least price each, and which.
+
+    On a tie a node that nobody reclaims: spot at on-demand price is no spot.
+    """
+    steps = [(offering, placed) for offering in choice if (placed := _ranks_on(gang, offering, unplaced))]
+
+    def dearness(step: tuple[Offering, list[int]]) -> tuple[object, ...]:
+        offering, placed = step
+        price = offering.usd_micros_per_hour
+        return Fraction(price, len(placed)), offering.capacity_type is CapacityType.SPOT, price, offering.name
+
+    return min(steps, key=dearness, default=None)
 
 
 def _ranks_on(gang: Gang, offering: Offering, unplaced: Sequence[int]) -> list[int]:
