@@ -7,8 +7,9 @@ from sqlalchemy.orm import Session
 
 from polyray.core.lifecycle import ClusterState, WorkloadState
 from polyray.core.spec import Kind
+from polyray.identity.tokens import revoked_sids
 from polyray.serving.gateway import Backend, Key, Routes
-from polyray.store.tables import ApiKey, Cluster, Lease, LoginSession, Tenant, Workload
+from polyray.store.tables import ApiKey, Cluster, Lease, Tenant, Workload
 from polyray.tenants import ports
 
 #: The session that a token reaches when it names no cluster.
@@ -50,18 +51,15 @@ def desired(session: Session, *, first_port: int, signing_keys: tuple[tuple[str,
                 cluster_secret=cluster.secret,
             )
         )
+    revoked = revoked_sids(session, now_ms)
     return Routes(
         backends=tuple(backends),
         keys=_keys(session, now_ms),
         signing_keys=signing_keys,
         suspended_tenants=tuple(session.scalars(select(Tenant.name).where(Tenant.suspended).order_by(Tenant.name))),
-        revoked_sids=tuple(
-            session.scalars(
-                select(LoginSession.sid)
-                .where(LoginSession.revoked_ms.is_not(None), LoginSession.expires_ms > now_ms)
-                .order_by(LoginSession.sid)
-            )
-        ),
+        revoked_sids=tuple(sid for sid, _ in revoked),
+        # Tokens of operators name no tenant, and open no streams that would have to be cut.
+        sid_tenants=tuple((sid, tenant or "-") for sid, tenant in revoked),
         defaults=tuple(
             (b.tenant, b.cluster_id) for b in backends if b.kind == Kind.SESSION and b.name == DEFAULT_SESSION
         ),
