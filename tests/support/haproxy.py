@@ -32,9 +32,12 @@ class RunningGateway:
     def start(self) -> None:
         argv, environment = gateway_command(self.settings)
         self._launch("haproxy", argv, environment)
+        self.start_responder()
+        until(lambda: responder_socket(self.state_dir).exists() and self._well(), what="a gateway that answers")
+
+    def start_responder(self) -> None:
         argv, environment = responder_command(self.settings)
         self._launch("responder", argv, {**os.environ, **environment})
-        until(lambda: responder_socket(self.state_dir).exists() and self._well(), what="a gateway that answers")
 
     def pid(self, name: str = "haproxy") -> int:
         return self._processes[name].pid
