@@ -208,7 +208,8 @@ def test_what_was_launched_lets_the_gang_start_if_nothing_else_changes(seen: Sna
     arrived = tuple(_arrived(f"new-{n}", launch.offering, owner) for n, launch in enumerate(mine))
     ready = tuple(replace(node, ready=True) for node in seen.nodes)
     alone = tuple(waiting for waiting in seen.queue if waiting.workload_id == owner)
-    held = tuple(node for node in ready if node.launched_for in {None, owner, "job-gone"})
+    others = set(decided.explanations) - {owner}
+    held = tuple(node for node in ready if node.launched_for not in others)
     later = plan(replace(seen, nodes=(*held, *arrived), queue=alone))
     assert [grant.workload_id for grant in later.grants] == [owner]
 
