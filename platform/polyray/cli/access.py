@@ -83,7 +83,9 @@ def whoami(context: typer.Context, output: Output = Format.TABLE) -> None:
 def token(
     context: typer.Context,
     session: Annotated[str | None, typer.Option(help="Only for the cluster of this session.")] = None,
-    ttl: Annotated[int | None, typer.Option(min=60, help="Seconds that it lives; by default a working day.")] = None,
+    ttl: Annotated[
+        int | None, typer.Option(min=10, max=43200, help="Seconds that it lives; by default a working day.")
+    ] = None,
 ) -> None:
     cli = cli_of(context)
     if session is None:

@@ -16,7 +16,7 @@ _LINES: Columns = {
     "CAPACITY": "capacity_type",
     "FOR": "kind",
     "FROM": lambda row: when(row.get("start_ms")),
-    "LONG": lambda row: took(row["end_ms"] - row["start_ms"]),
+    "TIME": lambda row: took(row["end_ms"] - row["start_ms"]),
     "COST": lambda row: usd(row["usd_micros"]),
 }
 

@@ -70,7 +70,7 @@ for name, group_app in {
     "node": node.app,
     "tenant": tenant.app,
 }.items():
-    app.add_typer(group_app, name=name, rich_help_panel=None)
+    app.add_typer(group_app, name=name)
 cost.register(app)
 
 

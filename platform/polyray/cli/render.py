@@ -6,6 +6,7 @@ JSON and YAML are pure ASCII for the same reason.
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 import unicodedata
@@ -22,6 +23,9 @@ from polyray.core.resources import Resources
 
 Json = dict[str, Any]
 Columns = Mapping[str, str | Callable[[Json], object]]
+
+#: Columns of a table that no terminal bounds.
+_UNBOUNDED = 100_000
 
 _ESCAPED = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
@@ -144,13 +148,16 @@ def _table(titles: Sequence[str] | None, rows: Sequence[Sequence[str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
-    if not console.is_terminal:
-        console.width = 100_000  # a pipe has no width: nothing is cut or folded
     table = Table(box=None, pad_edge=False, show_header=titles is not None, header_style="bold", padding=(0, 2, 0, 0))
     for index in range(len(rows[0]) if rows else 0):
         first = titles is None and index == 0
         table.add_column(titles[index] if titles else "", overflow="fold", style="bold" if first else None)
     for row in rows:
         table.add_row(*(Text(text) for text in row))
-    console.print(table)
+    if sys.stdout.isatty():
+        Console(highlight=False, markup=False, emoji=False).print(table)
+        return
+    # A pipe has no width: nothing is cut or folded, and no line ends in blanks.
+    text = io.StringIO()
+    Console(file=text, width=_UNBOUNDED, force_terminal=False, highlight=False, markup=False, emoji=False).print(table)
+    print("\n".join(line.rstrip() for line in text.getvalue().splitlines()), flush=True)

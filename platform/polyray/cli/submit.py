@@ -46,12 +46,13 @@ def send_spec(client: PolyrayClient, spec: WorkloadSpec, base: Path, *, dry_run:
 
     with tempfile.TemporaryDirectory(prefix="polyray-") as directory:
         package = pack(base / spec.working_dir, Path(directory) / "code.zip")
+        what = f"{spec.working_dir}: {len(package.names)} file(s), {package.size_bytes} bytes"
         if dry_run:
-            say(f"{len(package.names)} files, {package.size_bytes} bytes would be sent")
+            say(f"{what} would be sent")
             del content["working_dir"]
         else:
             sent = client.put_blob(package.path, package.sha256)
-            say(f"{len(package.names)} files, {package.size_bytes} bytes {'sent' if sent else 'were there already'}")
+            say(f"{what} {'sent' if sent else 'were there already'}")
             content["working_dir"] = package.sha256
         return client.submit(route, content, dry_run=dry_run)
 
