@@ -141,6 +141,8 @@ def core_environment(settings: Settings, python: str) -> dict[str, str]:
         "GRPC_ENABLE_FORK_SUPPORT": "0",
         # A tenant that fills the machine's memory must not make the core end lease actors, which hold next to none.
         "RAY_memory_monitor_refresh_ms": "0",
+        # A lease actor that ends would kill its slice's keeper with -9; left alone, that one cleans up.
+        "RAY_kill_child_processes_on_worker_exit": "false",
         "RAY_gcs_storage": "rocksdb",
         "RAY_gcs_storage_path": str(settings.state_dir.absolute() / "core-gcs"),
         "RAY_gcs_rpc_server_reconnect_timeout_s": str(RECONNECT_SECONDS),

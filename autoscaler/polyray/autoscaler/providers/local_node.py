@@ -82,9 +82,7 @@ def _asked_to_end(seconds: float) -> bool:
     while (left := deadline - time.monotonic()) > 0:
         got = signal.sigtimedwait({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}, left)
         if got is not None:
-            if got.si_signo != signal.SIGCHLD:
-                return True
-            return False
+            return got.si_signo != signal.SIGCHLD
     return False
 
 
