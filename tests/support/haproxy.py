@@ -57,7 +57,6 @@ class RunningGateway:
                 process.wait(timeout=10)
             except subprocess.TimeoutExpired:
                 process.kill()
-        shutil.copy(self.log, "/tmp/hx/last.log")
         shutil.rmtree(self.state_dir, ignore_errors=True)
 
     def _launch(self, name: str, argv: tuple[str, ...], environment: dict[str, str]) -> None:
