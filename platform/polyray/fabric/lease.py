@@ -7,7 +7,7 @@ import http.client
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -38,7 +38,9 @@ class Lease:
         *,
         starts_dir: Path,
         concurrent_starts: int,
+        answers: Callable[[Address], bool] | None = None,
     ) -> None:
+        self._answers = answers or agent_answers
         self._lease_id, self._cluster_id, self._node_id, self._epoch = lease_id, cluster_id, node_id, epoch
         self._sandbox, self._starts_dir, self._concurrent_starts = sandbox, starts_dir, concurrent_starts
         self._changed = threading.Condition()
@@ -46,6 +48,8 @@ class Lease:
         self._generation = 0
         self._state, self._detail = SliceState.EMPTY, ""
         self._slice: RunningSlice | None = None
+        #: Of `_slice`; an older one is on its way out and tells nothing any more.
+        self._slice_generation = 0
         self._driver: DriverStatus | None = None
         #: Why the present slice must end, if it must.
         self._kill_reason = ""
@@ -118,7 +122,7 @@ class Lease:
 
     def _refresh(self) -> int:
         """Take over what the slice shows and return the memory it holds, in bytes."""
-        if self._slice is None:
+        if self._slice is None or self._slice_generation != self._generation:
             return 0
         probe = self._slice.probe()
         self._driver = probe.driver
@@ -139,7 +143,6 @@ class Lease:
                 running.kill("replaced by a newer generation")
                 _wait_gone(running)
                 with self._changed:
-                    # `_driver` belongs to the newer generation by now.
                     self._slice = None
             if ending:
                 with self._changed:
@@ -174,9 +177,9 @@ class Lease:
             self._tell(spec, str(error))
             return False
         with self._changed:
-            self._slice = running
+            self._slice, self._slice_generation = running, spec.generation
         while not (probe := running.probe()).gone and not self._unwanted(spec):
-            if probe.runtime_started and agent_answers(spec.address):
+            if probe.runtime_started and self._answers(spec.address):
                 with self._changed:
                     if self._generation == spec.generation and not self._kill_reason:
                         self._state = SliceState.READY
