@@ -24,7 +24,7 @@ from polyray.core.errors import NotFound, PolyrayError, Unavailable
 from polyray.core.settings import Settings
 from polyray.fabric.core_head import core_place
 from polyray.fabric.lease_actor import LeaseActor
-from polyray.fabric.tables import Group, GroupState, LeaseRecord, gang_status
+from polyray.fabric.tables import Group, GroupState, LeaseRecord, bundle_of, gang_status
 from polyray.tenants.slices import (
     DriverSpec,
     FabricNode,
@@ -98,7 +98,7 @@ class RayFabric:
             group = self._group(gang.cluster_id)
             if group is None:
                 placement_group(
-                    [_bundle(lease) for lease in gang.leases],
+                    [bundle_of(lease) for lease in gang.leases],
                     strategy="PACK",
                     name=gang.cluster_id,
                     lifetime="detached",
@@ -290,16 +290,6 @@ class RayFabric:
                 return GangStatus(cluster_id=cluster_id, state=GangState.ABSENT)
             time.sleep(0.05)
         return GangStatus(cluster_id=cluster_id, state=GangState.PENDING, detail="the core is removing it")
-
-
-def _bundle(lease: LeaseSpec) -> dict[str, float]:
-    """Return a lease's resources in Ray's units, without those it needs none of."""
-    amounts = {
-        "CPU": lease.cpu_milli / 1000,
-        "GPU": lease.gpu_milli / 1000,
-        "memory": float(lease.memory_bytes),
-    }
-    return {name: amount for name, amount in amounts.items() if amount}
 
 
 def _handle_of(group: Group) -> PlacementGroup:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from polyray.tenants.slices import GangState, GangStatus
+from polyray.tenants.slices import GangState, GangStatus, LeaseSpec
 
 READY_LIMIT_MS = 30_000
 #: An actor's process may take its time on a loaded node; its group is held meanwhile.
@@ -67,3 +67,9 @@ def gang_status(group: Group, leases: tuple[LeaseRecord, ...], now_ms: int) -> G
     if alive == 0 and waited_ms > ACTOR_LIMIT_MS and not any(lease.group_id == group.group_id for lease in leases):
         return status(GangState.REJECTED, "none of its lease actors lives")
     return status(GangState.PENDING, f"{alive} of {group.bundles} leases are held")
+
+
+def bundle_of(lease: LeaseSpec) -> dict[str, float]:
+    """Return a lease's resources in Ray's units, without those it needs none of."""
+    amounts = {"CPU": lease.cpu_milli / 1000, "GPU": lease.gpu_milli / 1000, "memory": float(lease.memory_bytes)}
+    return {name: amount for name, amount in amounts.items() if amount}

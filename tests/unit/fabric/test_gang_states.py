@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from polyray.fabric.tables import ACTOR_LIMIT_MS, READY_LIMIT_MS, Group, GroupState, LeaseRecord, gang_status
-from polyray.tenants.slices import GangState
+from polyray.fabric.tables import ACTOR_LIMIT_MS, READY_LIMIT_MS, Group, GroupState, LeaseRecord, bundle_of, gang_status
+from polyray.tenants.slices import GangState, LeaseSpec
 
 
 def group(state: GroupState, *, bundles: int = 2) -> Group:
@@ -48,3 +48,8 @@ def test_a_gang_that_was_removed_is_never_granted_again() -> None:
 def test_a_placed_gang_without_any_lease_is_given_up_in_the_end() -> None:
     assert state_of(group(GroupState.CREATED), after_ms=ACTOR_LIMIT_MS) is GangState.PENDING
     assert state_of(group(GroupState.CREATED), after_ms=ACTOR_LIMIT_MS + 1) is GangState.REJECTED
+
+
+def test_a_lease_asks_the_core_for_its_resources_in_rays_units_and_for_nothing_it_does_not_need() -> None:
+    lease_spec = LeaseSpec(lease_id="lea-1", epoch=1, node_id="nod-1", cpu_milli=1500, gpu_milli=0, memory_bytes=2**30)
+    assert bundle_of(lease_spec) == {"CPU": 1.5, "memory": 2.0**30}
