@@ -128,7 +128,8 @@ def _launched(observed: Observed, now_ms: int) -> tuple[Action, ...]:
     began = observed.created_ms if observed.billed_from_ms is None else observed.billed_from_ms
     if now_ms - began >= observed.join_limit_ms:
         told = f"it did not join within {observed.join_limit_ms // 1000} s"
-        return (Move(NodeState.TERMINATING, told, offering_failed=True),)
+        # While the core does not answer nothing can join: that is not the offering's fault.
+        return (Move(NodeState.TERMINATING, told, offering_failed=observed.core is not Seen.UNKNOWN),)
     return ()
 
 

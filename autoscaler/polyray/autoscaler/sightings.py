@@ -35,6 +35,8 @@ class Sightings:
         self._fabric = fabric
         self._clock = clock
         self._seen: dict[str, _Seen] = {}
+        #: Who did not answer last time: an outage is told once, not every second.
+        self._silent: set[str] = set()
         self._mutex = threading.Lock()
 
     def instances(self, provider: str) -> Mapping[str, Instance] | None:
@@ -62,15 +64,23 @@ class Sightings:
         if provider not in self._providers:
             return None
         try:
-            return {instance.intent_id: instance for instance in self._providers[provider].list()}
+            listed = {instance.intent_id: instance for instance in self._providers[provider].list()}
         except PolyrayError as error:
-            log.warning("provider_does_not_answer", provider=provider, error=str(error))
+            self._tell_silence(f"provider {provider}", error)
             return None
+        self._silent.discard(f"provider {provider}")
+        return listed
 
     def _ask_core(self) -> Mapping[str, FabricNode] | None:
         try:
             nodes = self._fabric.nodes()
         except Unavailable as error:
-            log.warning("core_does_not_answer", error=str(error))
+            self._tell_silence("core", error)
             return None
+        self._silent.discard("core")
         return {node.node_id: node for node in sorted(nodes, key=lambda node: node.alive)}
+
+    def _tell_silence(self, who: str, error: PolyrayError) -> None:
+        if who not in self._silent:
+            log.warning("no_answer", who=who, error=str(error))
+        self._silent.add(who)
