@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -85,7 +86,9 @@ def heads(tmp_path: Path) -> Iterator[list[SliceSpec]]:
     for lease in leases:
         lease.end()
         assert lease.ended.wait(30)
-    assert [path.name for path in ray_dir.iterdir()] == ["starts"]
+    left = [path.name for path in ray_dir.iterdir()]
+    shutil.rmtree(ray_dir)
+    assert left == ["starts"]
 
 
 def test_clients_that_connect_at_the_same_moment_each_land_in_their_own_cluster(
