@@ -129,7 +129,7 @@ def test_an_absent_path_and_an_empty_one_are_told_apart(
     store: Store, layout: Layout, job: Workload, run_dir: Path
 ) -> None:
     (run_dir / "artifacts" / "empty").mkdir()
-    with pytest.raises(NotFound):
+    with pytest.raises(Invalid, match="the run has no"):
         make(store, layout, job, "artifacts/nothing")
     with pytest.raises(Invalid, match="no files"):
         make(store, layout, job, "artifacts/empty")
