@@ -152,7 +152,9 @@ class RayFabric:
             except GetTimeoutError:
                 seen = self._last_seen.get(lease.actor_id)
                 if seen is None or now - seen[0] > STALE_LIMIT_SECONDS:
-                    raise Unavailable(f"the holder of lease {lease.lease_id} does not answer") from None
+                    # One silent holder must not hide everybody else's: its own cluster is judged by its absence.
+                    log.warning("lease_silent", lease=lease.lease_id)
+                    continue
                 status = seen[1]
             answers.append(status)
         living = {lease.actor_id for lease in alive}

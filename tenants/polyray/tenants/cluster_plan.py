@@ -16,8 +16,8 @@ from polyray.tenants.slices import GangState, SliceState
 
 #: Starts of one slice under one lease before the cluster is given up.
 MAX_GENERATIONS = 5
-#: A lease actor that the core does not show for so long is gone. A core that does not answer says nothing.
-MISSING_SECONDS = 10.0
+#: A lease actor that an answering core does not show for so long is gone (T_lease).
+MISSING_SECONDS = 30.0
 
 
 class Loss(StrEnum):
