@@ -15,8 +15,8 @@ import typer
 from polyray.cli import access, cost, data, job, key, model, node, platform, service, session, tenant, work
 from polyray.cli.context import Cli
 from polyray.cli.follow import WORKLOAD_FAILED_EXIT
-from polyray.cli.render import show_error
-from polyray.core.errors import Code, Invalid, PolyrayError
+from polyray.cli.render import say, show_error
+from polyray.core.errors import OUTCOMES, Code, Invalid, PolyrayError
 
 _EPILOG = f"""\b
 Exit codes:
@@ -104,6 +104,9 @@ def _usage_error(error: Exception) -> int | None:
         return None
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "polyray"
+    if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
+        say(str(message()))
+        return OUTCOMES[Code.INVALID].exit_code
     return show_error(Invalid(str(message()), hint=f"see '{path} --help'"))
 
 

@@ -134,3 +134,10 @@ def test_a_reader_that_has_enough_is_no_error(run: Run, api: LiveApi) -> None:
     out = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True)
     assert out.stdout.splitlines()[-1] == "0"
     assert out.stderr == ""
+
+
+def test_a_group_without_its_command_shows_its_help_and_no_error(ada: Run) -> None:
+    shown = ada("job")
+    assert shown.code == 2
+    assert shown.err.startswith("Usage: polyray job")
+    assert "error" not in shown.err
