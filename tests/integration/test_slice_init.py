@@ -194,6 +194,34 @@ def test_a_drivers_log_stops_at_its_limit_and_says_so(one: Slice, tmp_path: Path
     assert len(content) < 1100
 
 
+def test_a_log_that_cannot_be_written_ends_neither_driver_nor_slice(one: Slice, tmp_path: Path) -> None:
+    full = tmp_path / "driver.log"
+    full.symlink_to("/dev/full")
+    one.start_driver("import sys; print('lost'); sys.exit(3)", full)
+    until(lambda: one.said("driver_exited"))
+    exited = one.said("driver_exited")
+    assert exited is not None
+    assert exited["code"] == 3
+    assert one.keeper.poll() is None
+
+
+def test_a_drivers_end_is_told_though_a_child_that_left_its_group_prints_without_end(
+    one: Slice, tmp_path: Path
+) -> None:
+    log = tmp_path / "driver.log"
+    program = (
+        "import os, time\nprint('first')\n"
+        "if os.fork() == 0:\n    os.setsid()\n    while True:\n        os.write(1, b'x' * 65536)\n"
+        "time.sleep(0.5)"
+    )
+    one.start_driver(program, log)
+    until(lambda: one.said("driver_exited"), what="the driver's end")
+    one.start_driver("print('second')", tmp_path / "second.log", driver_id="d2")
+    until(lambda: (tmp_path / "second.log").exists() and (tmp_path / "second.log").read_text() == "second\n")
+    assert log.read_bytes().startswith(b"first\n")
+    assert log.stat().st_size < 1.1 * (1 << 20)
+
+
 def test_a_driver_is_asked_to_end_and_may_say_goodbye(one: Slice, tmp_path: Path) -> None:
     log = tmp_path / "driver.log"
     program = (

@@ -41,6 +41,8 @@ from polyray.tenants.sandboxes.descendants import (
 
 MAX_LINE_BYTES = 1 << 20
 TAIL_BYTES = 4096
+#: Read from a driver at a time, each of up to 64 KiB: the kernel's largest pipe.
+MAX_CHUNKS = 16
 STARTED = b"Ray runtime started"
 
 
@@ -120,12 +122,18 @@ class _Driver:
         log.parent.mkdir(parents=True, exist_ok=True)
         self._log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._left: int = command["log_limit_bytes"] - os.fstat(self._log).st_size
+        #: Something is missing at the end of the log.
+        self._gap = False
         self.process = spawn(command["argv"], command["env"], command["cwd"])
 
     def copy(self) -> bool:
-        """Copy what there is to read; return whether there may be more later."""
+        """Copy what there is to read; return whether there may be more later.
+
+        Bounded, so that one who prints without end keeps nobody else waiting, and more than a pipe holds: of a
+        program that has ended nothing is lost.
+        """
         assert self.process.stdout is not None
-        while True:
+        for _ in range(MAX_CHUNKS):
             try:
                 chunk = os.read(self.process.stdout.fileno(), 65536)
             except BlockingIOError:
@@ -137,7 +145,19 @@ class _Driver:
                 self._left -= len(kept)
                 if len(kept) < len(chunk):
                     kept += b"\n[the log reached its limit; the rest is dropped]\n"
-                os.write(self._log, kept)
+                self._write(kept)
+        return True
+
+    def _write(self, text: bytes) -> None:
+        """Append to the log, or drop it: a full disk is no reason to end the slice."""
+        if self._gap:
+            text = b"\n[here the log could not be written]\n" + text
+        try:
+            while text:
+                text = text[os.write(self._log, text) :]
+            self._gap = False
+        except OSError:
+            self._gap = True
 
 
 class _Init:
