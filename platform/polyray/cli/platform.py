@@ -42,6 +42,8 @@ def up(
 
         load_platform_file(platform_file)  # its mistakes are told here, not in a log
         cli.flags["platform_file"] = platform_file.absolute()
+        if (cli.settings.state_dir / "platform.json").exists():
+            say(f"{platform_file} is applied at the first start only; 'polyray apply {platform_file}' applies it now")
     cli.flags["state_dir"] = cli.settings.state_dir.absolute()
     # What was given here must hold for all processes of the platform, whatever files say.
     environment = {**os.environ, **{f"POLYRAY_{k.upper()}": str(v) for k, v in cli.flags.items() if v is not None}}
@@ -49,7 +51,11 @@ def up(
         control.prepare_state_dir(cli.settings)
         command = control.supervisor_command(cli.settings)
         os.execve(command[0], command, environment)
-    started = control.up(cli.settings, environment, say=say, timeout_seconds=timeout)
+    try:
+        started = control.up(cli.settings, environment, say=say, timeout_seconds=timeout)
+    except KeyboardInterrupt:
+        say("interrupted; what was started goes on: 'polyray up' waits for it, 'polyray down' ends it")
+        raise
     say("the platform is ready" if started else "the platform is running already")
     _emit_addresses(cli, output)
 

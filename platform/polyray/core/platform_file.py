@@ -25,9 +25,17 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from polyray.core.errors import Invalid
-from polyray.core.ids import parse_display_name, parse_slug
+from polyray.core.ids import parse_display_name, parse_slug, shown
 from polyray.core.money import parse_usd
-from polyray.core.resources import MEMORY, Resources, parse_bundle, parse_bytes, parse_flavor, parse_milli
+from polyray.core.resources import (
+    MEMORY,
+    MIN_BUNDLE_BYTES,
+    Resources,
+    parse_bundle,
+    parse_bytes,
+    parse_flavor,
+    parse_milli,
+)
 from polyray.core.spec import CapacityType, as_invalid
 from polyray.core.yaml_text import load_yaml
 
@@ -163,6 +171,13 @@ def load_platform_file(path: Path) -> PlatformFile:
 
 
 def _amount(flavor: str, value: object, field: str) -> int:
-    if flavor == MEMORY and value != 0:
-        return parse_bytes(value, field=field)
-    return parse_milli(value, field=field)
+    if flavor != MEMORY or value == 0:
+        return parse_milli(value, field=field)
+    size = parse_bytes(value, field=field)
+    if size < MIN_BUNDLE_BYTES:  # a forgotten unit, most likely
+        raise Invalid(
+            f"{shown(value)} is too little for any workload",
+            field=field,
+            hint="write a size with its unit, such as 64GiB; 0 for none",
+        )
+    return size

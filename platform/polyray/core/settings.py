@@ -131,5 +131,5 @@ def load_settings(**flags: Any) -> Settings:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"])
         raise Invalid(
-            first["msg"], field=name, hint=f"set --{name.replace('_', '-')} or POLYRAY_{name.upper()}"
+            first["msg"], field=name, hint=f"set POLYRAY_{name.upper()}, or {name} in a settings file"
         ) from error

@@ -292,6 +292,7 @@ def as_invalid(error: ValidationError) -> Invalid:
     words = {
         "extra_forbidden": ("there is no such key", "remove it, or check its spelling"),
         "missing": ("it is missing", "add it"),
+        "tuple_type": ("it is not a list", "write [one, two]"),
     }
     message, hint = words.get(first["type"], (first["msg"], ""))
     return Invalid(message, field=field, hint=hint)

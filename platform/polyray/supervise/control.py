@@ -28,6 +28,8 @@ UP_SECONDS = 180.0
 #: For clusters to end and nodes to be terminated, and the components after them.
 DOWN_SECONDS = 150.0
 _LOOK_SECONDS = 0.2
+#: A unix socket's path has 107 bytes at most; the longest here is the responder's.
+_MAX_STATE_DIR_BYTES = 107 - len("/run/haproxy/responder.sock")
 
 Say = Callable[[str], None]
 
@@ -81,8 +83,14 @@ def prepare_state_dir(settings: Settings) -> None:
     """Make the state directory, 0700, with `run` and `logs`.
 
     Raises:
-        Invalid: if it cannot be made, or belongs to somebody else.
+        Invalid: if it cannot be made, belongs to somebody else, or is too long a path for the sockets in it.
     """
+    if (length := len(os.fsencode(settings.state_dir))) > _MAX_STATE_DIR_BYTES:
+        raise Invalid(
+            f"a path of {length} bytes leaves no room for the sockets in it",
+            field="state_dir",
+            hint=f"name one of at most {_MAX_STATE_DIR_BYTES} bytes with --state-dir",
+        )
     try:
         for directory in (settings.state_dir, settings.state_dir / "run", settings.state_dir / "logs"):
             private_directory(directory)

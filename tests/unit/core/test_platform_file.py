@@ -86,6 +86,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"tenants": {"vision": {"quota": {"H100": 8}}}}, "tenants.vision.quota.H100"),
     ({"tenants": {"vision": {"quota": {"memory": True}}}}, "tenants.vision.quota.memory.nominal"),
     ({"tenants": {"vision": {"quota": {"memory": -1}}}}, "tenants.vision.quota.memory.nominal"),
+    ({"tenants": {"vision": {"quota": {"memory": 64}}}}, "tenants.vision.quota.memory.nominal"),
+    ({"operators": "olga"}, "operators"),
     (
         {"tenants": {"vision": {"quota": {"h100": {"nominal": 1, "borrowing_limit": -1}}}}},
         "tenants.vision.quota.h100.borrowing_limit",

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from polyray.core.errors import Invalid
 from polyray.core.settings import Settings
 from polyray.supervise.components import base_environment, components
+from polyray.supervise.control import prepare_state_dir
 from polyray.supervise.leftovers import end_leftovers, find_leftovers
 from polyray.supervise.lock import SupervisorLock, running_supervisor
 from polyray.supervise.logfiles import rotate, tail
@@ -29,6 +31,14 @@ def test_the_lock_is_for_one_and_names_its_holder(tmp_path: Path) -> None:
     assert running_supervisor(tmp_path / "pid") is None
     assert second.take()
     second.release()
+
+
+def test_a_state_directory_too_long_for_sockets_is_refused_before_it_is_made(tmp_path: Path) -> None:
+    long = tmp_path / ("x" * 80)
+    with pytest.raises(Invalid) as refused:
+        prepare_state_dir(Settings(state_dir=long))
+    assert refused.value.field == "state_dir"
+    assert not long.exists()
 
 
 def test_a_pid_that_is_anothers_by_now_is_not_ours(tmp_path: Path) -> None:
