@@ -32,6 +32,18 @@ def test_a_component_killed_with_9_is_back_within_seconds(supervised: Supervised
     assert supervised.told("server")["failures"] == 1
 
 
+def test_a_supervisor_that_cannot_write_what_it_sees_goes_on_and_tells_it_later(supervised: Supervised) -> None:
+    in_the_way = supervised.state_dir / "run" / "supervisor.json"
+    in_the_way.mkdir()
+    child = supervised.start(component("server", STEADY))
+    first = supervised.running("server")
+    send(first, signal.SIGKILL)
+    first_true(lambda: (p := supervised.process("server")) and p != first, "another server runs")
+    assert child.poll() is None
+    in_the_way.rmdir()
+    first_true(lambda: supervised.told("server").get("pid"), "it tells what it sees")
+
+
 def test_a_supervisor_killed_with_9_leaves_its_components_running_and_the_next_adopts_them(
     supervised: Supervised,
 ) -> None:

@@ -14,7 +14,8 @@ def rotate(log: Path, *, max_bytes: int = MAX_LOG_BYTES, kept: int = KEPT) -> bo
     """Rotate `NAME.log` to `NAME.log.1` ... if it is over `max_bytes`; return whether it was.
 
     The writer holds the file open for appending, so it goes on at the new end. What it writes between copy
-    and cut is lost: some lines at worst, once in many megabytes.
+    and cut is lost: some lines at worst, once in many megabytes. Where the disk has no room for a copy the old
+    lines are lost too: that makes the room.
     """
     try:
         if log.stat().st_size <= max_bytes:
@@ -25,7 +26,11 @@ def rotate(log: Path, *, max_bytes: int = MAX_LOG_BYTES, kept: int = KEPT) -> bo
         older = log.with_name(f"{log.name}.{number}")
         if older.exists():
             os.replace(older, log.with_name(f"{log.name}.{number + 1}"))
-    shutil.copy(log, log.with_name(f"{log.name}.1"))  # with its mode: 0600
+    copy = log.with_name(f"{log.name}.1")
+    try:
+        shutil.copy(log, copy)  # with its mode: 0600
+    except OSError:
+        copy.unlink(missing_ok=True)
     os.truncate(log, 0)
     return True
 

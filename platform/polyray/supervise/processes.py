@@ -172,12 +172,20 @@ def _claim(record: Path, command_digest: str, boot: str) -> None:
 
 
 def write_json(path: Path, content: object) -> None:
-    """Replace a 0600 file at once."""
+    """Replace a 0600 file at once.
+
+    Raises:
+        OSError: if it cannot be written; the old one stays.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "w") as file:
-        json.dump(content, file)
-    os.replace(temporary, path)
+    try:
+        with os.fdopen(fd, "w") as file:
+            json.dump(content, file)
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def reap() -> Iterator[tuple[int, int]]:

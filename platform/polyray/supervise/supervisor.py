@@ -215,9 +215,13 @@ class Supervisor:
                 for name, seen in observed.items()
             },
         }
-        if told != self._told:
+        if told == self._told:
+            return
+        try:
             write_json(self._run_dir / "supervisor.json", told)
             self._told = told
+        except OSError:
+            pass  # a full disk; it is tried again at the next look
 
     def _rotate(self) -> None:
         for path in self._log_dir.glob("*.log"):

@@ -71,6 +71,15 @@ def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert (record.process, record.command_digest) == (process, "d")
 
 
+def test_a_log_that_no_room_is_left_to_keep_is_cut_all_the_same(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text("x" * 200)
+    (tmp_path / "server.log.1").symlink_to("/dev/full")
+    assert rotate(log, max_bytes=100, kept=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["server.log"]
+    assert log.read_text() == ""
+
+
 def test_logs_are_bounded_while_their_writers_go_on(tmp_path: Path) -> None:
     log = tmp_path / "server.log"
     with log.open("ab", buffering=0) as writer:
