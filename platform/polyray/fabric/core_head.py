@@ -11,6 +11,7 @@ import os
 import random
 import socket
 import sys
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -25,6 +26,8 @@ PORTS_PER_NODE = 50
 _WORKER_PORTS = (10, 50)
 #: How long nodes and drivers wait for the head to come back, in seconds.
 RECONNECT_SECONDS = 900
+#: A place that is taken for longer is somebody else's.
+PLACE_WAIT_SECONDS = 5.0
 #: The core stores no objects to speak of; this is Ray's least, and a little more.
 CORE_OBJECT_STORE_BYTES = 80 * 10**6
 
@@ -168,15 +171,36 @@ def free_place(taken: frozenset[int] = frozenset()) -> tuple[int, NodePlace]:
 
 
 def _recall_or_choose(path: Path) -> NodePlace:
+    """Return where the head was, unless somebody else is there for good: what waits for it there is lost then."""
     private_directory(path.parent)
-    try:
-        return NodePlace(**json.loads(path.read_text()))
-    except FileNotFoundError:
+    place = _recalled(path)
+    if place is None or not _becomes_free(place):
         _, place = free_place()
         fresh = path.with_suffix(".new")
         fresh.write_text(json.dumps(asdict(place)))
         os.replace(fresh, path)
-        return place
+    return place
+
+
+def _recalled(path: Path) -> NodePlace | None:
+    try:
+        return NodePlace(**json.loads(path.read_text()))
+    except (FileNotFoundError, ValueError, TypeError):
+        return None
+
+
+def _becomes_free(place: NodePlace) -> bool:
+    """Return whether the head can listen there; a predecessor's last processes have a few seconds to go.
+
+    Ports of workers do not count: those of drivers that wait for the head are among them.
+    """
+    ports = range(place.first_port, place.first_port + _WORKER_PORTS[0])
+    deadline = time.monotonic() + PLACE_WAIT_SECONDS
+    while not all(map(_free, ports)):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.2)
+    return True
 
 
 def _free(port: int) -> bool:

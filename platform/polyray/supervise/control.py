@@ -118,6 +118,7 @@ def up(settings: Settings, environment: Mapping[str, str], *, say: Say, timeout_
     if not local.has_records:  # left components hold the ports, and are adopted
         for field, port in (("api_port", settings.api_port), ("gateway_port", settings.gateway_port)):
             _check_free(settings.host, port, field)
+        forget_taken_ports(local)
         (local.run_dir / "endpoints.json").unlink(missing_ok=True)
     log = os.open(local.log("supervisor"), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -266,6 +267,16 @@ def _check_free(host: str, port: int, field: str) -> None:
                 field=field,
                 hint=f"end what uses it, or take any free port with --{field.replace('_', '-')} 0",
             ) from error
+
+
+def forget_taken_ports(local: Local) -> None:
+    """Let ports that were chosen freely be chosen anew where somebody else has them by now."""
+    for name in ("api", "gateway"):
+        record = local.run_dir / f"{name}.json"
+        try:
+            _check_free(local.settings.host, int(_read_json(record).get("port") or 0), name)
+        except Conflict:
+            record.unlink(missing_ok=True)
 
 
 def _port_of(url: object) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import stat
 from pathlib import Path
 
@@ -28,6 +29,32 @@ def test_the_head_comes_back_at_its_old_place(settings: Settings) -> None:
     first, second = core_head_command(settings), core_head_command(settings)
     assert first == second
     assert f"--port={core_place(settings).gcs_port}" in first[0]
+
+
+def test_the_head_moves_where_somebody_else_is_at_its_old_place_for_good(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core_head_command(settings)
+    old = core_place(settings)
+    monkeypatch.setattr("polyray.fabric.core_head.PLACE_WAIT_SECONDS", 0.3)
+    with socket.create_server((old.ip, old.gcs_port)):
+        core_head_command(settings)
+        assert core_place(settings) != old
+
+
+def test_a_driver_that_waits_for_the_head_does_not_drive_it_from_its_place(settings: Settings) -> None:
+    core_head_command(settings)
+    old = core_place(settings)
+    with socket.create_server((old.ip, old.first_port + 10)):
+        core_head_command(settings)
+    assert core_place(settings) == old
+
+
+def test_a_damaged_record_of_the_place_is_replaced(settings: Settings) -> None:
+    core_head_command(settings)
+    (settings.state_dir / "run" / "core.json").write_text("")
+    core_head_command(settings)
+    assert core_place(settings).first_port
 
 
 def test_a_core_that_was_never_started_has_no_place(settings: Settings) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from dataclasses import asdict
@@ -14,7 +15,7 @@ import pytest
 from polyray.core.errors import Invalid
 from polyray.core.settings import Settings
 from polyray.supervise.components import base_environment, components
-from polyray.supervise.control import prepare_state_dir
+from polyray.supervise.control import Local, forget_taken_ports, prepare_state_dir
 from polyray.supervise.leftovers import end_leftovers, find_leftovers
 from polyray.supervise.lock import SupervisorLock, running_supervisor
 from polyray.supervise.logfiles import rotate, tail
@@ -39,6 +40,18 @@ def test_a_state_directory_too_long_for_sockets_is_refused_before_it_is_made(tmp
         prepare_state_dir(Settings(state_dir=long))
     assert refused.value.field == "state_dir"
     assert not long.exists()
+
+
+def test_a_freely_chosen_port_that_somebody_took_meanwhile_is_chosen_anew_at_the_next_start(tmp_path: Path) -> None:
+    local = Local(Settings(state_dir=tmp_path, api_port=0, gateway_port=0))
+    local.run_dir.mkdir()
+    with socket.create_server((local.settings.host, 0)) as other:
+        (local.run_dir / "api.json").write_text(json.dumps({"port": other.getsockname()[1]}))
+        with socket.create_server((local.settings.host, 0)) as free:
+            port = free.getsockname()[1]
+        (local.run_dir / "gateway.json").write_text(json.dumps({"port": port}))
+        forget_taken_ports(local)
+    assert [path.name for path in local.run_dir.iterdir()] == ["gateway.json"]
 
 
 def test_a_pid_that_is_anothers_by_now_is_not_ours(tmp_path: Path) -> None:
