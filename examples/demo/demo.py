@@ -278,6 +278,8 @@ def wait(condition, *, seconds: float, what: str):
 def main() -> int:
     home = Path(tempfile.mkdtemp(prefix="polyray-demo-"))
     demo = Demo(home)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    code = 0
     try:
         demo.start()
         demo.log_in()
@@ -287,12 +289,19 @@ def main() -> int:
         demo.serve()
         demo.sum_up()
         demo.stop()
-    except (StepFailed, KeyboardInterrupt) as error:
-        print(f"\nThe demo failed: {error or 'interrupted'}\nLogs: {home / 'state' / 'logs'}", file=sys.stderr)
+    except BaseException as error:  # whatever it is, nothing is left running
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        interrupted = isinstance(error, KeyboardInterrupt)
+        told = "Interrupted" if interrupted else f"The demo failed: {error}\nLogs: {home / 'state' / 'logs'}"
+        print(f"\n{told}\nEnding the platform", file=sys.stderr)
         demo.ada.polyray("down")
-        return 1
+        if isinstance(error, StepFailed):
+            return 1
+        if not interrupted:
+            raise
+        code = 130
     shutil.rmtree(home)
-    return 0
+    return code
 
 
 if __name__ == "__main__":

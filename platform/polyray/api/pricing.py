@@ -32,6 +32,8 @@ def priced_plan(spec: WorkloadSpec, tenant: str, offerings: Iterable[Offering]) 
     offers.sort(key=lambda offer: (offer.usd_micros_per_hour, offer.offering))
     hourly = offers[0].usd_micros_per_hour if offers else None
     longest = spec.max_duration_ms
+    at_most = None if hourly is None or longest is None else price_of(hourly, 0, longest)
+    limits = [limit for limit in (at_most, spec.max_cost_usd_micros) if limit is not None]
     return PlanView(
         kind=spec.kind.value,
         name=spec.name,
@@ -41,7 +43,7 @@ def priced_plan(spec: WorkloadSpec, tenant: str, offerings: Iterable[Offering]) 
         total=total(bundles).as_dict(),
         offers=offers,
         usd_micros_per_hour=hourly,
-        max_usd_micros=None if hourly is None or longest is None else price_of(hourly, 0, longest),
+        max_usd_micros=min(limits, default=None),
     )
 
 

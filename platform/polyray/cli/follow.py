@@ -88,7 +88,9 @@ def print_log(client: PolyrayClient, route: str, ref: str, *, follow: bool, raw:
             _print_lines(lines.feed(data))
             if not data:
                 _print_lines(lines.end())
-                return
+                break
+        if not offset:
+            say(f"nothing is logged yet: {describe(client.workload(route, ref))}")
 
 
 def _follow_lines(client: PolyrayClient, route: str, ref: str) -> None:

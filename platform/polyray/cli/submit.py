@@ -87,5 +87,5 @@ def emit_plan(plan: Json, output: Format) -> None:
             "AN HOUR": lambda row: usd(row["usd_micros_per_hour"]),
         },
         output,
-        empty="no offering of the cloud fits; reserved nodes may",
+        empty="no offering of the cloud holds all of it alone; with reserved nodes it may start",
     )

@@ -214,6 +214,8 @@ def test_a_dry_run_is_a_priced_plan_and_stores_nothing(platform: Platform, ada: 
     assert plan["offers"][1]["simulated"]
     assert plan["usd_micros_per_hour"] == 800_000
     assert plan["max_usd_micros"] == 400_000
+    capped = ada.post("/v1/jobs?dry_run=true", json=body | {"max_cost": 0.25}).json()
+    assert capped["max_usd_micros"] == 250_000
     assert plan["total"] == {"cpu": 17_000, "memory": 17 * 2**30}
     assert stored(platform) == 0
     assert ada.post("/v1/jobs?dry_run=true", json=job(resources={"cpu": 64})).status_code == 422

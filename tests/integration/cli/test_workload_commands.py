@@ -186,6 +186,15 @@ def test_a_log_is_shown_so_that_nothing_in_it_acts_on_the_terminal(ada: Run, api
     ada("stop", job)
 
 
+def test_a_log_that_has_nothing_yet_says_so_and_why(ada: Run, home: Path) -> None:
+    job = submitted(ada, home)
+    shown = ada("logs", job)
+    assert (shown.code, shown.out) == (0, "")
+    assert "nothing is logged yet" in shown.err
+    assert "queued" in shown.err
+    ada("stop", job)
+
+
 def test_a_raw_log_is_the_very_bytes(ada: Run, api: LiveApi, home: Path) -> None:
     content = b"ok\n\200\xffbin\r\nend"
     job = submitted(ada, home)

@@ -53,7 +53,7 @@ class ProcessSandbox:
 
     def grade_notes(self) -> list[str]:
         return [
-            "Isolation grade 'process': slices of all tenants run under one user, so tenants must trust each other"
+            "Slices of all tenants run under one user, so tenants must trust each other"
             " and could read the platform's own secrets.",
             "Each slice has its own processes, ports, loopback address and 0700 directory; nothing else keeps them"
             " apart.",
