@@ -84,6 +84,11 @@ def test_a_slice_that_cannot_be_kept_up_ends_the_cluster() -> None:
     assert move == Move(ClusterState.LOST, "rank 1 could not be kept up after 5 starts: ", Loss.CLUSTER_LOST)
 
 
+def test_the_last_start_that_is_allowed_gets_its_chance_though_the_view_still_shows_the_end_of_the_one_before() -> None:
+    sent = member(1, SliceState.EXITED, MAX_GENERATIONS, seen_generation=MAX_GENERATIONS - 1)
+    assert plan(observed(ClusterState.STARTING_WORKERS, member(0), sent)) == (SendSlice(1),)
+
+
 def test_a_dead_head_ends_a_cluster_that_served() -> None:
     (move,) = plan(observed(ClusterState.READY, member(0, SliceState.EXITED, detail="exit code 1"), member(1)))
     assert isinstance(move, Move)

@@ -168,7 +168,7 @@ def _loss(observed: Observed) -> Move | None:
     if served and head.seen is SliceState.EXITED:
         return Move(finish, f"its head died: {head.detail or 'no word'}", Loss.CLUSTER_LOST)
     for member in observed.members:
-        if member.seen is SliceState.EXITED and member.generation >= MAX_GENERATIONS:
+        if member.seen is SliceState.EXITED and member.seen_generation >= MAX_GENERATIONS:
             told = f"rank {member.rank} could not be kept up after {member.generation} starts: {member.detail}"
             return Move(finish, told, Loss.CLUSTER_LOST)
     return None
