@@ -58,6 +58,23 @@ def test_a_job_that_ended_well_beside_a_dying_head_has_succeeded() -> None:
     assert only_move(replace(JOB, driver=ENDED_WELL, head_down=True)).state is WorkloadState.SUCCEEDED
 
 
+@pytest.mark.parametrize(
+    "later",
+    [
+        {"stop_requested": True},
+        {"cluster_unwanted": True, "loss": Loss.SHUTDOWN},
+        {"cluster": ClusterState.LOST, "loss": Loss.NODE_LOST},
+    ],
+)
+def test_a_job_that_ended_well_has_succeeded_whatever_comes_after(later: dict[str, object]) -> None:
+    done = replace(JOB, driver=ENDED_WELL, **later)  # type: ignore[arg-type]
+    assert only_move(done) == Move(WorkloadState.SUCCEEDED, exit_code=0)
+
+
+def test_a_good_exit_while_the_cluster_is_released_may_be_an_answer_to_that_and_proves_nothing() -> None:
+    assert plan(replace(JOB, driver=ENDED_WELL, cluster=ClusterState.STOPPING, loss=Loss.SHUTDOWN)) == (Wait(),)
+
+
 def test_a_lost_attempt_waits_until_nothing_of_it_is_left() -> None:
     lost = replace(JOB, cluster=ClusterState.LOST, loss=Loss.CLUSTER_LOST, cluster_reason="its head died")
     assert plan(lost) == (Wait(),)

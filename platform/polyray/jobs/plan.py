@@ -92,10 +92,13 @@ def plan(observed: Observed) -> tuple[Action, ...]:
 
 
 def _living(observed: Observed) -> tuple[Action, ...]:
-    """There are five cases: a stop, an ending cluster, an ended program, a cluster on its way, a ready one."""
+    """There are six cases: work that is done, a stop, an ending cluster, an ended program, a cluster on its way, a
+    ready one."""
+    driver = observed.driver
+    if _done(observed):
+        return (Move(WorkloadState.SUCCEEDED, exit_code=0),)
     if observed.stop_requested:
         return (Move(WorkloadState.STOPPING),)
-    driver = observed.driver
     if observed.cluster in _ENDING or (observed.cluster_unwanted and observed.cluster is not ClusterState.GONE):
         return (Wait(),)
     if driver is not None and not driver.running and observed.cluster is not ClusterState.GONE:
@@ -116,14 +119,22 @@ def _living(observed: Observed) -> tuple[Action, ...]:
     return ()
 
 
+def _done(observed: Observed) -> bool:
+    """Return whether its program ended well by itself. Nothing that comes later undoes that: neither a stop nor a loss.
+
+    Once the cluster is being released, or the program was asked to end, a good exit may be its answer to that.
+    """
+    driver, released = observed.driver, observed.cluster in {ClusterState.STOPPING, ClusterState.GONE}
+    by_itself = driver is not None and not driver.running and driver.exit_code == 0 and not released
+    return observed.kind is Kind.JOB and by_itself
+
+
 def _ended(observed: Observed, driver: DriverStatus) -> tuple[Action, ...]:
     """A job's program ends it; a service's program should not have ended, so the attempt is lost.
 
     A failure beside a head that is down is the head's, not the program's: the cluster's loss decides.
     """
     code = driver.exit_code
-    if observed.kind is Kind.JOB and code == 0:
-        return (Move(WorkloadState.SUCCEEDED, exit_code=0),)
     if observed.head_down:
         return (Wait(),)
     if observed.kind is Kind.JOB:
