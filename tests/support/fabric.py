@@ -133,6 +133,30 @@ class FakeFabric:
         with self._mutex:
             return self._lease(lease_id).slice
 
+    def return_node(self, node_id: str) -> None:
+        """A node that was lost is back, with nothing on it."""
+        with self._mutex:
+            self._nodes[node_id].alive = True
+
+    @property
+    def held(self) -> dict[str, str]:
+        """Every lease that the core holds, with its cluster."""
+        with self._mutex:
+            return {lease_id: held.gang.cluster_id for held in self._gangs.values() for lease_id in held.leases}
+
+    @property
+    def started(self) -> tuple[tuple[SliceSpec, SliceState], ...]:
+        """Every slice that was started last under a lease, with its state."""
+        with self._mutex:
+            leases = [lease for held in self._gangs.values() for lease in held.leases.values()]
+            return tuple((lease.slice, lease.state) for lease in leases if lease.slice is not None)
+
+    @property
+    def running_drivers(self) -> tuple[str, ...]:
+        with self._mutex:
+            statuses = [lease.driver_status for held in self._gangs.values() for lease in held.leases.values()]
+            return tuple(status.driver_id for status in statuses if status is not None and status.running)
+
     @property
     def empty(self) -> bool:
         """Whether nothing at all is held: what must be true after everything was stopped."""

@@ -172,6 +172,15 @@ class FakeProvider:
                 i for i, instance in self._instances.items() if instance.shown.state is not InstanceState.TERMINATED
             )
 
+    @property
+    def billed(self) -> dict[str, tuple[int | None, int | None]]:
+        """What each machine is billed for, as (from, to) in milliseconds since the epoch."""
+        with self._mutex:
+            return {
+                intent_id: (each.shown.billed_from_ms, each.shown.billed_to_ms)
+                for intent_id, each in self._instances.items()
+            }
+
     def _reached(self, verb: str, intent_id: str) -> None:
         if not self.available:
             raise Unavailable("the provider does not answer")

@@ -23,7 +23,7 @@ from polyray.autoscaler.provider import (
 )
 from polyray.autoscaler.sightings import Sightings
 from polyray.broker.snapshot import Offering
-from polyray.core.clock import Clock
+from polyray.core.clock import Clock, Stopwatch
 from polyray.core.lifecycle import WORKLOAD, LeaseState, NodeState
 from polyray.core.platform_file import PlatformFile
 from polyray.core.reconcile import Done
@@ -72,6 +72,7 @@ class NodeController:
         self._pools = PoolKeeper(store, clock, lambda: offerings_of(platform()), cooling, wake)
         #: Node -> monotonic seconds since which the running core has called it dead.
         self._dead_since: dict[str, float] = {}
+        self._asked_for = Stopwatch(clock)
 
     def pending(self) -> list[str]:
         with self._store.read() as session:
@@ -103,6 +104,7 @@ class NodeController:
             observed = None if node is None else self._observe(session, node)
         if node is None or observed is None or observed.state is NodeState.TERMINATED:
             self._dead_since.pop(key, None)
+            self._asked_for.forget(key)
             return Done(forget=True)
         if observed.instance is not None and not _billed(node, observed.instance):
             self._take_bill(node.node_id, observed.instance)
@@ -119,8 +121,9 @@ class NodeController:
         return Observed(
             state=NodeState(node.state),
             reserved=node.capacity_type == CapacityType.RESERVED,
-            created_ms=node.created_ms,
-            billed_from_ms=node.billed_from_ms,
+            waited_ms=self._asked_for.lasted_ms(
+                node.node_id, node.created_ms if node.billed_from_ms is None else node.billed_from_ms
+            ),
             join_limit_ms=int(node.offering["join_limit_seconds"]) * 1000,
             live_leases=session.scalar(select(func.count()).select_from(Lease).where(*_live_on(node.node_id))) or 0,
             used_until_ms=session.scalar(select(func.max(Lease.released_ms)).where(Lease.node_id == node.node_id))

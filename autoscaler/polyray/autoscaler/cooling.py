@@ -15,7 +15,8 @@ class Cooling:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._until_ms: dict[str, int] = {}
+        #: Monotonic seconds until when each rests.
+        self._until: dict[str, float] = {}
         self._failures: dict[str, int] = {}
         self._mutex = threading.Lock()
 
@@ -24,18 +25,21 @@ class Cooling:
         with self._mutex:
             failures = self._failures[offering] = self._failures.get(offering, 0) + 1
             seconds = min(retry_after_seconds * 2 ** min(failures - 1, 16), max(MOST_SECONDS, retry_after_seconds))
-            self._until_ms[offering] = self._clock.now_ms() + seconds * 1000
+            self._until[offering] = self._clock.monotonic() + seconds
 
     def succeeded(self, offering: str) -> None:
         with self._mutex:
             self._failures.pop(offering, None)
-            self._until_ms.pop(offering, None)
+            self._until.pop(offering, None)
 
     def offerings(self) -> tuple[tuple[str, int], ...]:
         """Return the offerings that rest, with when they may be tried again (milliseconds since the epoch)."""
+        now, now_ms = self._clock.monotonic(), self._clock.now_ms()
         with self._mutex:
             return tuple(
-                sorted((name, until) for name, until in self._until_ms.items() if until > self._clock.now_ms())
+                sorted(
+                    (name, now_ms + round((until - now) * 1000)) for name, until in self._until.items() if until > now
+                )
             )
 
     def rests(self, offering: str) -> bool:

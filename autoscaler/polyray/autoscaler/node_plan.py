@@ -24,13 +24,12 @@ class Seen(StrEnum):
 
 @dataclass(frozen=True)
 class Observed:
-    """Times are milliseconds since the epoch."""
+    """`_ms` is milliseconds: since the epoch where it is a moment."""
 
     state: NodeState
     reserved: bool
-    #: When it was asked for, and when its provider began to bill it.
-    created_ms: int
-    billed_from_ms: int | None
+    #: For how long it has been asked for; once its provider bills it, for how long it has been billed.
+    waited_ms: int
     join_limit_ms: int
     live_leases: int
     #: When it was last used; its joining, if it never was.
@@ -91,9 +90,9 @@ def plan(observed: Observed, now_ms: int) -> tuple[Action, ...]:
     """Return the next actions."""
     match observed.state:
         case NodeState.INTENDED:
-            return _intended(observed, now_ms)
+            return _intended(observed)
         case NodeState.LAUNCHED:
-            return _launched(observed, now_ms)
+            return _launched(observed)
         case NodeState.READY:
             return _ready(observed, now_ms)
         case NodeState.CORDONED:
@@ -107,15 +106,15 @@ def plan(observed: Observed, now_ms: int) -> tuple[Action, ...]:
     raise AssertionError(observed.state)
 
 
-def _intended(observed: Observed, now_ms: int) -> tuple[Action, ...]:
+def _intended(observed: Observed) -> tuple[Action, ...]:
     if observed.stop_requested or observed.unwanted:
         return (Move(NodeState.TERMINATING, "not wanted any more"),)
-    if now_ms - observed.created_ms >= observed.join_limit_ms:
+    if observed.waited_ms >= observed.join_limit_ms:
         return (Move(NodeState.TERMINATING, "the provider could not be asked in time", offering_failed=True),)
     return (Launch(),)
 
 
-def _launched(observed: Observed, now_ms: int) -> tuple[Action, ...]:
+def _launched(observed: Observed) -> tuple[Action, ...]:
     """There are five cases: it is not wanted, it joined, it ended by itself, its time is over, it boots."""
     if observed.stop_requested or observed.unwanted:
         return (Move(NodeState.TERMINATING, "not wanted any more"),)
@@ -125,8 +124,7 @@ def _launched(observed: Observed, now_ms: int) -> tuple[Action, ...]:
         detail = observed.instance.detail if observed.instance else ""
         told = "it ended before it joined" + (f": {detail}" if detail else "")
         return (Move(NodeState.TERMINATING, told, offering_failed=True),)
-    began = observed.created_ms if observed.billed_from_ms is None else observed.billed_from_ms
-    if now_ms - began >= observed.join_limit_ms:
+    if observed.waited_ms >= observed.join_limit_ms:
         told = f"it did not join within {observed.join_limit_ms // 1000} s"
         # While the core does not answer nothing can join: that is not the offering's fault.
         return (Move(NodeState.TERMINATING, told, offering_failed=observed.core is not Seen.UNKNOWN),)
@@ -145,8 +143,9 @@ def _ready(observed: Observed, now_ms: int) -> tuple[Action, ...]:
         actions.append(Join(*observed.core_identity))
     if observed.live_leases and observed.idle_since_ms is not None:
         actions.append(Idle(None))
-    elif not observed.live_leases and observed.idle_since_ms is None:
-        actions.append(Idle(now_ms if observed.used_until_ms is None else observed.used_until_ms))
+    elif not observed.live_leases and (observed.idle_since_ms is None or observed.idle_since_ms > now_ms):
+        # A wall clock that was put back must not make it wait until it gets there again.
+        actions.append(Idle(min(now_ms, now_ms if observed.used_until_ms is None else observed.used_until_ms)))
     return tuple(actions)
 
 

@@ -26,6 +26,32 @@ class SystemClock:
         return time.monotonic()
 
 
+class Stopwatch:
+    """How long things have lasted, each under its key, by monotonic time: no step of the wall clock ends anything.
+
+    In memory: what a process finds at its start has lasted as long as the wall clock says. Thread-safe.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        #: Key -> since when by the wall clock (ms), and the monotonic seconds that were taken for it.
+        self._began: dict[str, tuple[int, float]] = {}
+
+    def lasted_ms(self, key: str, since_ms: int) -> int:
+        """Return for how long what began at `since_ms` has lasted; never negative.
+
+        What is found to have begun later than it was told before has lasted so much less, and never longer.
+        """
+        now = self._clock.monotonic()
+        since, began = self._began.get(key) or (since_ms, now - max(self._clock.now_ms() - since_ms, 0) / 1000)
+        began = min(began + max(since_ms - since, 0) / 1000, now)
+        self._began[key] = (since_ms, began)
+        return round((now - began) * 1000)
+
+    def forget(self, key: str) -> None:
+        self._began.pop(key, None)
+
+
 class VirtualClock:
     """A clock that moves only when told to."""
 

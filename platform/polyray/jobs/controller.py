@@ -10,7 +10,7 @@ import structlog
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from polyray.core.clock import Clock
+from polyray.core.clock import Clock, Stopwatch
 from polyray.core.layout import Layout
 from polyray.core.lifecycle import WORKLOAD, ClusterState, WorkloadState
 from polyray.core.reconcile import Done
@@ -66,6 +66,7 @@ class WorkloadController:
         self._layout = Layout(settings.store_root)
         self._probe = probe
         self._wake = wake
+        self._running = Stopwatch(clock)
 
     def pending(self) -> list[str]:
         """Return every workload that has not ended, and the ended ones whose cluster is still wanted."""
@@ -113,10 +114,11 @@ class WorkloadController:
         spec = WorkloadSpec.model_validate(workload.spec)
         status = self._head_status(rows)
         driver = _driver_of(status, workload)
-        running_since = workload.started_ms if workload.state == WorkloadState.RUNNING else None
         overtime = 0
-        if spec.max_duration_ms is not None and running_since is not None:
-            overtime = self._clock.now_ms() - running_since - spec.max_duration_ms
+        if workload.state != WorkloadState.RUNNING:
+            self._running.forget(workload.workload_id)
+        elif spec.max_duration_ms is not None and workload.started_ms is not None:
+            overtime = self._running.lasted_ms(workload.workload_id, workload.started_ms) - spec.max_duration_ms
         starting_service = spec.kind is Kind.SERVICE and workload.state == WorkloadState.STARTING
         return Observed(
             kind=spec.kind,
@@ -148,9 +150,9 @@ class WorkloadController:
                 assert rows.head is not None
                 self._fabric.stop_driver(rows.head.lease_id, _driver_id(rows.workload), grace)
             case Move():
-                self._move(rows.workload.workload_id, action)
+                self._move(rows.workload, action)
             case EndCluster():
-                self._end_cluster(rows.workload.workload_id)
+                self._end_cluster(rows.workload)
             case Wait():
                 pass
 
@@ -177,9 +179,12 @@ class WorkloadController:
             ),
         )
 
-    def _move(self, workload_id: str, move: Move) -> None:
+    def _move(self, seen: Workload, move: Move) -> None:
+        """Step a workload, unless it is not where it was when that was decided."""
         with self._store.write() as session:
-            workload = session.get_one(Workload, workload_id)
+            workload = session.get_one(Workload, seen.workload_id)
+            if (workload.state, workload.attempt) != (seen.state, seen.attempt):
+                return
             now_ms = self._clock.now_ms()
             step(session, workload, move.state, now_ms=now_ms, reason=move.reason)
             if move.state is WorkloadState.RUNNING:
@@ -193,14 +198,14 @@ class WorkloadController:
                 workload.live_name = workload.explanation = None
             if move.state in WORKLOAD.terminal or move.state is WorkloadState.QUEUED:
                 self._ask_end(session, workload, now_ms)
-        log.info("workload_moved", workload=workload_id, state=move.state.value, reason=move.reason)
+        log.info("workload_moved", workload=workload.workload_id, state=move.state.value, reason=move.reason)
         self._wake_about(workload)
 
-    def _end_cluster(self, workload_id: str) -> None:
+    def _end_cluster(self, seen: Workload) -> None:
+        """End the cluster of the attempt that was seen: a later one is none of its business."""
         with self._store.write() as session:
-            workload = session.get_one(Workload, workload_id)
-            self._ask_end(session, workload, self._clock.now_ms())
-        self._wake_about(workload)
+            self._ask_end(session, seen, self._clock.now_ms())
+        self._wake_about(seen)
 
     def _ask_end(self, session: Session, workload: Workload, now_ms: int) -> None:
         if workload.cluster_id is None:
