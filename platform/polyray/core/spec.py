@@ -191,9 +191,9 @@ class WorkloadSpec(BaseModel):
             raise Invalid("a dataset is named twice", field="datasets", hint="name one version of each")
         return value
 
-    @field_validator("max_wait", "max_duration")
+    @field_validator("max_wait", "max_duration", mode="before")
     @classmethod
-    def _durations(cls, value: str | None, info: ValidationInfo) -> str | None:
+    def _durations(cls, value: object, info: ValidationInfo) -> object:
         if value is not None:
             parse_duration_ms(value, field=info.field_name or "")
         return value
@@ -293,6 +293,10 @@ def as_invalid(error: ValidationError) -> Invalid:
         "extra_forbidden": ("there is no such key", "remove it, or check its spelling"),
         "missing": ("it is missing", "add it"),
         "tuple_type": ("it is not a list", "write [one, two]"),
+        "dict_type": ("it is not a mapping", "write {key: value}"),
+        "model_type": ("it is not a mapping", "write {key: value}"),
+        "string_type": ("it is not text", "write text; a number goes in quotes"),
+        "int_type": ("it is not a whole number", "write it without quotes and decimals, such as 2"),
     }
     message, hint = words.get(first["type"], (first["msg"], ""))
     return Invalid(message, field=field, hint=hint)
