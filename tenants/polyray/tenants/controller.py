@@ -145,6 +145,7 @@ class ClusterController:
         match action:
             case HoldGang():
                 self._fabric.grant(_gang(rows))
+                self._observer.hurry()
             case NewSlice(rank, reason):
                 self._new_slice(rows.cluster.cluster_id, rank, reason)
             case SendSlice(rank):

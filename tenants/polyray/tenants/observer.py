@@ -1,7 +1,7 @@
 """What the core shows, looked at once for everybody.
 
-One thread asks the fabric every half second; reconcilers read the latest view and are woken when
-something they care about changed. A view that is too old is no view: nothing is decided on it.
+One thread asks the fabric every half second, more seldom while there is nothing in the core; reconcilers read
+the latest view and are woken when something they care about changed. A view that is too old is no view: nothing is decided on it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from polyray.tenants.slices import Fabric, FabricNode, GangStatus, SliceStatus
 log = structlog.get_logger(__name__)
 
 INTERVAL_SECONDS = 0.5
+#: While the core holds no gang.
+IDLE_INTERVAL_SECONDS = 2.0
 #: Older than this, a view is not decided on.
 STALE_SECONDS = 10.0
 
@@ -41,14 +43,20 @@ class Observer:
         self._clock = clock
         self._on_change = on_change
         self._view: View | None = None
-        self._stopping = threading.Event()
+        self._stopping = False
+        self._hurried = threading.Event()
         self._thread = threading.Thread(target=self._run, name="observer", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        self._stopping.set()
+        self._stopping = True
+        self._hurried.set()
+
+    def hurry(self) -> None:
+        """Look again at once: the core was asked for something."""
+        self._hurried.set()
 
     def view(self) -> View:
         """Return the latest view.
@@ -76,7 +84,7 @@ class Observer:
 
     def _run(self) -> None:
         answered = True
-        while not self._stopping.is_set():
+        while not self._stopping:
             try:
                 self.refresh()
                 answered = True
@@ -84,7 +92,9 @@ class Observer:
                 if answered:
                     log.warning("core_does_not_answer", error=str(error))
                 answered = False
-            self._stopping.wait(INTERVAL_SECONDS)
+            idle = self._view is not None and not self._view.gangs
+            self._hurried.wait(IDLE_INTERVAL_SECONDS if idle else INTERVAL_SECONDS)
+            self._hurried.clear()
 
 
 def changed_clusters(old: View | None, new: View) -> set[str]:
