@@ -1,7 +1,8 @@
 """What the core shows, looked at once for everybody.
 
 One thread asks the fabric every half second, more seldom while there is nothing in the core; reconcilers read
-the latest view and are woken when something they care about changed. A view that is too old is no view: nothing is decided on it.
+the latest view and are woken when something they care about changed. A view that is too old is no view: nothing
+is decided on it.
 """
 
 from __future__ import annotations
