@@ -59,7 +59,9 @@ class Cycle:
         self.refusals: list[Refusal] = []
         self.waiting: list[tuple[Waiting, Explanation]] = []
         self._hopeless: set[tuple[str, object]] = set()
-        self._lacking: dict[object, Resources] = {}
+        self._lacking: dict[GangKey, Resources] = {}
+        #: Until the next grant.
+        self._fits_but_for_holds: dict[GangKey, bool] = {}
 
     def fit_now(self, gang: Gang) -> Fit | None:
         """Return where a gang fits whole on ready nodes."""
@@ -70,8 +72,11 @@ class Cycle:
         return self._fit("soon", gang, self.rooms)
 
     def fits_but_for_holds(self, gang: Gang) -> bool:
-        ready = {node_id: room for node_id, room in self.without_holds.items() if room.ready}
-        return self._fit("without holds", gang, ready) is not None
+        key = self._key(gang)
+        if key not in self._fits_but_for_holds:
+            ready = {node_id: room for node_id, room in self.without_holds.items() if room.ready}
+            self._fits_but_for_holds[key] = place(gang, ready).whole
+        return self._fits_but_for_holds[key]
 
     def shop(self, gangs: tuple[Gang, ...]) -> Purchase | None:
         keys = [("shop", self._key(gang)) for gang in gangs]
@@ -96,6 +101,7 @@ class Cycle:
         self.used[waiting.tenant] = self.used[waiting.tenant] + asked
         deduct(self.rooms, grant.placements)
         deduct(self.without_holds, grant.placements)
+        self._fits_but_for_holds.clear()
         self.kept.update(placement.node_id for placement in grant.placements)
         for node_id, room in self.rooms.items():
             if room.held_for == waiting.workload_id:
