@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
+from polyray.cli import follow
+from polyray.cli.render import say
 from polyray.core.errors import OUTCOMES
 from polyray.core.lifecycle import ClusterState, WorkloadState
 from polyray.sdk.credentials import claims_of
@@ -19,7 +21,6 @@ from polyray.store.steps import created, step
 from polyray.store.tables import Cluster, Node, Workload
 from support.live_api import LiveApi
 from support.rows import add_lease, add_node
-from support.wait import until
 
 from .conftest import Run
 
@@ -73,6 +74,19 @@ def write_log(api: LiveApi, workload_id: str, content: bytes) -> None:
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file:
         file.write(content)
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set once somebody who waits has been told where the workload is."""
+    event = threading.Event()
+
+    def tell(text: str) -> None:
+        say(text)
+        event.set()
+
+    monkeypatch.setattr(follow, "say", tell)
+    return event
 
 
 def test_a_job_is_packed_sent_and_queued_and_its_code_is_sent_once(ada: Run, api: LiveApi, home: Path) -> None:
@@ -152,11 +166,16 @@ def test_why_queue_and_ps_tell_of_a_waiting_job(ada: Run, api: LiveApi, home: Pa
 
 @pytest.mark.parametrize(("state", "code"), [(WorkloadState.SUCCEEDED, 0), (WorkloadState.FAILED, 10)])
 def test_wait_ends_with_the_jobs_own_outcome(
-    ada: Run, api: LiveApi, home: Path, state: WorkloadState, code: int
+    ada: Run, api: LiveApi, home: Path, told: threading.Event, state: WorkloadState, code: int
 ) -> None:
     job = submitted(ada, home)
     start(api, job)
-    platform = threading.Timer(0.3, end, (api, job, state))
+
+    def ends() -> None:
+        assert told.wait(20)
+        end(api, job, state)
+
+    platform = threading.Thread(target=ends)
     platform.start()
     result = ada("job", "wait", job, "-o", "json")
     platform.join()
@@ -223,13 +242,15 @@ def test_following_a_log_ends_with_the_job(ada: Run, api: LiveApi, home: Path) -
     assert "succeeded" in result.err
 
 
-def test_env_makes_the_default_session_waits_and_gives_stock_ray_its_words(ada: Run, api: LiveApi, home: Path) -> None:
+def test_env_makes_the_default_session_waits_and_gives_stock_ray_its_words(
+    ada: Run, api: LiveApi, home: Path, told: threading.Event
+) -> None:
     def grants() -> None:
         def waiting() -> list[Workload]:
             with api.platform.store.read() as session:
                 return list(session.query(Workload).filter_by(kind="session", state="queued"))
 
-        until(lambda: bool(waiting()), what="a session is submitted")
+        assert told.wait(20)
         start(api, waiting()[0].workload_id)
 
     platform = threading.Thread(target=grants)
