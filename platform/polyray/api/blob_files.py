@@ -35,9 +35,9 @@ class Incoming:
 
     def open(self) -> None:
         directory = self.layout.tenant(self.tenant) / "incoming"
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _sweep(directory)
         with _disk():
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _sweep(directory)
             self._descriptor, name = tempfile.mkstemp(dir=directory, prefix="blob-")
         self._path = Path(name)
 
