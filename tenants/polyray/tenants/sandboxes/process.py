@@ -57,8 +57,8 @@ class ProcessSandbox:
             " and could read the platform's own secrets.",
             "Each slice has its own processes, ports, loopback address and 0700 directory; nothing else keeps them"
             " apart.",
-            "Cpus and memory are counted, not limited: a workload that takes more than it asked for slows the others down,"
-            " and one that fills the machine's memory may cost them their workers.",
+            "Cpus and memory are counted, not limited: a workload that takes more than it asked for slows the others"
+            " down, and one that fills the machine's memory may cost them their workers.",
             "Declared datasets are linked into a run's directory; that is no boundary in this grade.",
             *self._uid_note(),
         ]
