@@ -1,7 +1,33 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import settings
+
+from support.postgresql import PostgreSQLServer, running_server
 
 # The machines that run this are shared and slow at times: a slow example is no defect.
 settings.register_profile("polyray", deadline=None, print_blob=True)
 settings.load_profile("polyray")
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[PostgreSQLServer]:
+    """One server for all tests that ask for one; they make databases of their own on it."""
+    with running_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def module_database(request: pytest.FixtureRequest, postgresql: PostgreSQLServer) -> str:
+    """The URL of a database on that server which the module's tests share."""
+    return postgresql.make_database(request.module.__name__.rpartition(".")[2])
+
+
+@pytest.fixture
+def postgresql_url(postgresql: PostgreSQLServer, module_database: str) -> str:
+    """The URL of an empty database on that server."""
+    name = module_database.partition("/")[2].partition("?")[0].rpartition("/")[2]
+    postgresql.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public", name)
+    return module_database

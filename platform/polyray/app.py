@@ -32,7 +32,7 @@ from polyray.autoscaler.offerings import offerings_of
 from polyray.autoscaler.providers.local import LocalProvider
 from polyray.broker.snapshot import Offering
 from polyray.control.definition import PlatformDefinition
-from polyray.control.leadership import Leadership
+from polyray.control.leadership import KEY, Leadership
 from polyray.control.shutdown import drain
 from polyray.core import log as logging
 from polyray.core.clock import SystemClock
@@ -56,6 +56,7 @@ from polyray.jobs.workers import kill_worker
 from polyray.serving.controller import RouteController
 from polyray.serving.haproxy import HAProxyGateway, gateway_url
 from polyray.store.engine import Store
+from polyray.store.fenced import FencedStore
 from polyray.store.migrate import migrate
 from polyray.store.tables import Cluster
 from polyray.tenants.controller import ClusterController
@@ -89,13 +90,15 @@ class Platform:
         self.gateway = HAProxyGateway(settings)
         self.sandbox = ProcessSandbox(settings.ray_dir)
         self.leadership = Leadership(self.store, clock)
+        #: What the reconcilers write to: a paused control plane that wakes after it was succeeded changes nothing.
+        self.as_leader = FencedStore(self.store, KEY, self.leadership.epoch)
         self.cooling = Cooling(clock)
         self.draining = False
         self.observer = Observer(self.fabric, clock, self._cluster_changed)
         self._health = httpx.Client(timeout=1.0, trust_env=False, follow_redirects=False)
         self.provider = LocalProvider(settings, offerings=self.offerings, clock=clock)
         self.nodes = NodeController(
-            store=self.store,
+            store=self.as_leader,
             clock=clock,
             fabric=self.fabric,
             providers={"local": self.provider},
@@ -107,16 +110,15 @@ class Platform:
 
     def _loops(self) -> dict[str, Loop]:
         scheduler = Scheduler(
-            store=self.store,
+            store=self.as_leader,
             clock=self.clock,
             offerings=self.offerings,
             cooling=self.cooling.offerings,
             idle_seconds=lambda: self.definition.current().idle_seconds,
             wake=self.wake,
-            leader_epoch=self.leadership.epoch,
         )
         clusters = ClusterController(
-            store=self.store,
+            store=self.as_leader,
             fabric=self.fabric,
             observer=self.observer,
             clock=self.clock,
@@ -124,7 +126,7 @@ class Platform:
             wake=self.wake,
         )
         workloads = WorkloadController(
-            store=self.store,
+            store=self.as_leader,
             fabric=self.fabric,
             observer=self.observer,
             clock=self.clock,
@@ -133,7 +135,7 @@ class Platform:
             wake=self.wake,
         )
         routes = RouteController(
-            store=self.store,
+            store=self.as_leader,
             gateway=self.gateway,
             clock=self.clock,
             settings=self.settings,
@@ -179,7 +181,10 @@ class Platform:
         """End every cluster and node, then the loops, then the claim."""
         self.draining = True
         if self.leadership.held():
-            drain(self.store, self.clock, self.nodes, self.wake)
+            try:
+                drain(self.as_leader, self.clock, self.nodes, self.wake)
+            except PolyrayError as error:
+                log.warning("not_drained", error=str(error))
         for loop in self.loops.values():
             loop.stop()
         self.observer.stop()

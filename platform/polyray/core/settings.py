@@ -53,12 +53,12 @@ class _YamlFile(PydanticBaseSettingsSource):
 
 
 class Settings(BaseSettings):
-    model_config = SettingsConfigDict(env_prefix="POLYRAY_", extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(env_prefix="POLYRAY_", extra="forbid", frozen=True, hide_input_in_errors=True)
 
     #: Everything the platform writes, but for Ray's short temporary directories.
     state_dir: Path = Field(default_factory=default_state_dir)
-    #: SQLAlchemy URL; SQLite in the state directory if empty.
-    database_url: str = ""
+    #: `postgresql://ROLE:PASSWORD@HOST/DATABASE`; SQLite in the state directory if empty. It is never shown.
+    database_url: str = Field(default="", repr=False)
     #: Platform definition (tenants, quotas, pools) that `polyray up` applies at its first start.
     platform_file: Path | None = None
     host: str = "127.0.0.1"

@@ -69,6 +69,7 @@ def fabric_command(settings: Settings) -> tuple[tuple[str, ...], dict[str, str]]
     """
     secret_file(core_token_path(settings))
     ours = {name: value for name, value in os.environ.items() if name.startswith("POLYRAY_")}
+    ours.pop("POLYRAY_DATABASE_URL", None)  # it may hold a password, and the store is none of the fabric's business
     state_dir = {"POLYRAY_STATE_DIR": str(settings.state_dir.absolute())}
     environment = {**core_environment(settings, sys.executable), **ours, **state_dir}
     return (sys.executable, "-m", "polyray.fabric.server"), environment

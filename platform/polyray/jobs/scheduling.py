@@ -23,7 +23,6 @@ from polyray.core.lifecycle import LeaseState, NodeState, WorkloadState
 from polyray.core.reconcile import Done
 from polyray.jobs.snapshots import is_coming, live_leases, node_views, snapshot, tenant_views
 from polyray.reports.costs import cloud_spend
-from polyray.store import claims
 from polyray.store.engine import Store
 from polyray.store.steps import created, step
 from polyray.store.tables import Budget, Cluster, Lease, Node, Tenant, Workload
@@ -36,14 +35,13 @@ CYCLE_SECONDS = 2.0
 STALE_SECONDS = 0.2
 
 KEY = "cycle"
-LEADER = "leader"
 
 
 class Scheduler:
     """The reconciler of kind `broker`; its one key is `cycle`.
 
     `cooling()` returns offerings that failed lately with when they may be tried again (milliseconds since
-    the epoch); `leader_epoch()` the fencing number to write under, None where there is no other control plane.
+    the epoch). Where there may be another control plane, `store` is a `FencedStore`.
     """
 
     kind = "broker"
@@ -57,7 +55,6 @@ class Scheduler:
         cooling: Callable[[], tuple[tuple[str, int], ...]],
         idle_seconds: Callable[[], int],
         wake: Callable[[str, str], None],
-        leader_epoch: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -65,7 +62,6 @@ class Scheduler:
         self._cooling = cooling
         self._idle_seconds = idle_seconds
         self._wake = wake
-        self._leader_epoch = leader_epoch
 
     def pending(self) -> list[str]:
         return [KEY]
@@ -96,7 +92,6 @@ class Scheduler:
     def _grant(self, grant: Grant) -> bool:
         """Give a gang its leases if all still holds: it waits, quota, nodes, room and devices."""
         with self._store.write() as session:
-            self._fence(session)
             now_ms = self._clock.now_ms()
             workload = session.get(Workload, grant.workload_id)
             if workload is None or not _waits(workload):
@@ -123,7 +118,6 @@ class Scheduler:
         nodes the offerings allow.
         """
         with self._store.write() as session:
-            self._fence(session)
             now_ms = self._clock.now_ms()
             workload = session.get(Workload, workload_id)
             if workload is None or not _waits(workload) or session.get_one(Tenant, workload.tenant).suspended:
@@ -151,7 +145,6 @@ class Scheduler:
 
     def _drain(self, drain: Drain) -> bool:
         with self._store.write() as session:
-            self._fence(session)
             node = session.get(Node, drain.node_id)
             if node is None or node.state != NodeState.READY:
                 return True
@@ -165,7 +158,6 @@ class Scheduler:
 
     def _refuse(self, refusal: Refusal) -> bool:
         with self._store.write() as session:
-            self._fence(session)
             workload = session.get(Workload, refusal.workload_id)
             if workload is None or not _waits(workload):
                 return True
@@ -185,14 +177,8 @@ class Scheduler:
         if not changed:
             return
         with self._store.write() as session:
-            self._fence(session)
             for workload_id in _changed(session, told):
                 session.get_one(Workload, workload_id).explanation = told[workload_id]
-
-    def _fence(self, session: Session) -> None:
-        epoch = self._leader_epoch()
-        if epoch is not None:
-            claims.require(session, LEADER, epoch)
 
 
 def _waits(workload: Workload) -> bool:

@@ -6,10 +6,18 @@ epoch, and whoever writes with an older one is refused: a paused leader that wak
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from sqlalchemy.orm import Session
 
 from polyray.core.errors import Conflict
 from polyray.store.tables import Claim
+
+
+class Held(NamedTuple):
+    owner: str
+    epoch: int
+    expires_ms: int
 
 
 def take(session: Session, key: str, owner: str, *, now_ms: int, ttl_ms: int) -> int | None:
@@ -26,10 +34,10 @@ def take(session: Session, key: str, owner: str, *, now_ms: int, ttl_ms: int) ->
     return claim.epoch
 
 
-def holder(session: Session, key: str) -> str | None:
-    """Return who took the claim last, whether or not it has expired."""
+def held(session: Session, key: str) -> Held | None:
+    """Return the claim as it was taken or renewed last, whether or not it has expired."""
     claim = session.get(Claim, key)
-    return None if claim is None else claim.owner
+    return None if claim is None else Held(claim.owner, claim.epoch, claim.expires_ms)
 
 
 def release(session: Session, key: str, owner: str, *, now_ms: int) -> None:

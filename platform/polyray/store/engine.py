@@ -4,6 +4,10 @@ Reads and writes are short transactions around plain SQLAlchemy sessions. A writ
 one write lock at its start (`BEGIN IMMEDIATE` on SQLite, an advisory transaction lock on PostgreSQL), so
 what it reads is what it decides on: there is one applier, by construction.
 
+Nothing is retried in here: a transaction that was lost is `Unavailable`, and whoever asked for it does all
+of it again (a client with its idempotency key, a reconciler by looking again). A failure at the very end may
+come after the commit.
+
 No network call belongs inside a transaction.
 """
 
@@ -15,37 +19,47 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, create_engine, event, make_url, text
-from sqlalchemy.exc import DatabaseError, OperationalError
+from sqlalchemy import URL, Engine, create_engine, event, make_url, text
+from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolExhausted
 from sqlalchemy.orm import Session, sessionmaker
 
-from polyray.core.errors import Unavailable
+from polyray.core.errors import Invalid, Unavailable
+from polyray.store import postgresql
 
-#: SQLite waits this long for its write lock before it says `busy`.
+#: What PostgreSQL needs to be told for what SQLite gives every reader.
+_SNAPSHOT = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+#: A lock, and a connection of the pool, are waited for so long.
 BUSY_SECONDS = 10
 KEPT_CONNECTIONS = 8
 MAX_CONNECTIONS = 32
-#: The key of PostgreSQL's advisory lock that serialises writers.
-_WRITE_LOCK = 0x706F6C79
 
 
 class Store:
-    """Sessions on one database. Rows stay readable after their transaction (they are not expired)."""
+    """Sessions on one database. Rows stay readable after their transaction (they are not expired).
+
+    Raises:
+        Invalid: if the URL is none, or of another database than SQLite and PostgreSQL.
+    """
 
     def __init__(self, url: str) -> None:
-        self.url = url
         self.engine = _engine(url)
         self._sessions = sessionmaker(self.engine, expire_on_commit=False)
 
+    @property
+    def on_postgresql(self) -> bool:
+        return self.engine.dialect.name == "postgresql"
+
     @contextmanager
     def read(self) -> Iterator[Session]:
-        """A consistent view. Nothing is committed.
+        """One consistent view, as of its first query. Nothing is committed.
 
         Raises:
             Unavailable: if the database does not answer.
         """
         with _mapped(), self._sessions() as session:
+            if self.on_postgresql:
+                session.connection(execution_options=_SNAPSHOT)
             yield session
 
     @contextmanager
@@ -53,11 +67,12 @@ class Store:
         """The one writer. Commits at the end, rolls back on any error.
 
         Raises:
-            Unavailable: if the write lock is not had in time, or the database is full or read-only.
+            Unavailable: if the write lock is not had in time, the database is full, read-only or gone, or
+                the transaction was lost.
         """
         with _mapped(), self._sessions() as session, session.begin():
-            if self.engine.dialect.name == "postgresql":
-                session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _WRITE_LOCK})
+            if self.on_postgresql:
+                session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": postgresql.WRITE_LOCK})
             else:
                 session.connection(execution_options={"polyray_begin": "IMMEDIATE"})
             yield session
@@ -70,15 +85,23 @@ class Store:
 def _mapped() -> Iterator[None]:
     try:
         yield
-    except OperationalError as error:
-        raise Unavailable(f"the database does not take this now: {error.orig}", hint="try again in a moment") from error
     except PoolExhausted as error:
         raise Unavailable("all connections to the database are in use", hint="try again in a moment") from error
-    except DatabaseError as error:
-        # A file that is no database, or a spoilt one, comes as the plain base class.
-        if type(error) is not DatabaseError:
+    except DBAPIError as error:
+        if (unavailable := _refusal(error)) is None:
             raise
-        raise Unavailable(f"the database cannot be used: {error.orig}", hint="restore it, or name another") from error
+        raise unavailable from error
+
+
+def _refusal(error: DBAPIError) -> Unavailable | None:
+    if not isinstance(error.orig, sqlite3.Error):
+        return postgresql.refusal(error)
+    if isinstance(error, OperationalError):
+        return Unavailable(f"the database does not take this now: {error.orig}", hint="try again in a moment")
+    # A file that is no database, or a spoilt one, comes as the plain base class.
+    if type(error) is DatabaseError:
+        return Unavailable(f"the database cannot be used: {error.orig}", hint="restore it, or name another")
+    return None
 
 
 def _create_private(path: Path) -> None:
@@ -91,10 +114,26 @@ def _create_private(path: Path) -> None:
         raise Unavailable(f"the database cannot be made: {error}", hint="make its directory writable") from error
 
 
-def _engine(url: str) -> Engine:
-    if not url.startswith("sqlite"):
-        return create_engine(url, pool_pre_ping=True)
-    path = make_url(url).database
+def _url(given: str) -> URL:
+    """Parse a URL. What is told of a bad one does not quote it: it may hold a password."""
+    # Other tools write `postgres://`.
+    text = given.replace("postgres://", "postgresql://", 1) if given.startswith("postgres://") else given
+    hint = "such as postgresql://ROLE@HOST/DATABASE; leave it out for SQLite in the state directory"
+    try:
+        url = make_url(text)
+    except (ArgumentError, ValueError):
+        raise Invalid("it is no URL of a database", field=postgresql.SETTING, hint=hint) from None
+    if url.get_backend_name() not in {"sqlite", "postgresql"}:
+        known = "the store is SQLite or PostgreSQL"
+        raise Invalid(f"{known}, not {url.get_backend_name()}", field=postgresql.SETTING, hint=hint)
+    return url
+
+
+def _engine(given: str) -> Engine:
+    url = _url(given)
+    if url.get_backend_name() == "postgresql":
+        return postgresql.engine_of(url, lock_seconds=BUSY_SECONDS, kept=KEPT_CONNECTIONS, most=MAX_CONNECTIONS)
+    path = url.database
     if path and path != ":memory:":
         _create_private(Path(path))
     # Opening a connection costs more than most reads; a session has one to itself while it lasts.
@@ -103,6 +142,7 @@ def _engine(url: str) -> Engine:
         pool_size=KEPT_CONNECTIONS,
         max_overflow=MAX_CONNECTIONS - KEPT_CONNECTIONS,
         pool_timeout=BUSY_SECONDS,
+        hide_parameters=True,  # they are tenants' rows
         connect_args={"timeout": BUSY_SECONDS},
     )
 

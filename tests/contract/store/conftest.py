@@ -10,13 +10,14 @@ import pytest
 from polyray.store.engine import Store
 from polyray.store.migrate import migrate
 
-DATABASES = ("sqlite",)
+DATABASES = ("sqlite", "postgres")
 
 
 @pytest.fixture(params=DATABASES)
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of an empty database."""
-    assert request.param == "sqlite"
+    if request.param == "postgres":
+        return str(request.getfixturevalue("postgresql_url"))
     return f"sqlite:///{tmp_path}/state/polyray.db"
 
 

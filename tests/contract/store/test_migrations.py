@@ -2,11 +2,13 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import inspect, text
 
+from polyray.core.errors import Conflict
 from polyray.store.engine import Store
 from polyray.store.migrate import MIGRATIONS, migrate
 from polyray.store.tables import Base
@@ -36,6 +38,13 @@ def test_several_processes_may_migrate_at_once(database_url: str) -> None:
         assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
     for store in stores:
         store.close()
+
+
+def test_a_schema_from_the_future_is_left_alone(store: Store) -> None:
+    with store.write() as session:
+        session.execute(text("UPDATE alembic_version SET version_num = 'later'"))
+    with pytest.raises(Conflict, match="another version"):
+        migrate(store)
 
 
 def test_the_history_of_the_schema_is_one_line() -> None:
