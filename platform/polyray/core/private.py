@@ -30,13 +30,17 @@ def secret_file(path: Path) -> Path:
     private_directory(path.parent)
     if not path.exists():
         fresh = path.with_suffix(f".{os.getpid()}.new")
-        with open(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o400), "w") as file:
-            file.write(secrets.token_hex(32))
+        fresh.unlink(missing_ok=True)
         try:
+            with open(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o400), "w") as file:
+                file.write(secrets.token_hex(32))
+                file.flush()
+                # A crash of the machine must not leave the name with nothing in it.
+                os.fsync(file.fileno())
             # A link fails where a rename would replace what another process just made.
             os.link(fresh, path)
         except FileExistsError:
             pass
         finally:
-            fresh.unlink()
+            fresh.unlink(missing_ok=True)
     return path

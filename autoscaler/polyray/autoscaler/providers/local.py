@@ -250,11 +250,12 @@ def _record(directory: Path) -> _Record | None:
 
 
 def _read(path: Path) -> dict[str, object] | None:
+    """Return what a record says; one that a crash of the machine left empty or torn counts as none."""
     try:
-        content: dict[str, object] = json.loads(path.read_text())
-        return content
-    except (FileNotFoundError, NotADirectoryError):
+        content = json.loads(path.read_text())
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
+    return content if isinstance(content, dict) else None
 
 
 def _living_pid(directory: Path) -> int | None:
