@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +31,16 @@ def test_a_component_killed_with_9_is_back_within_seconds(supervised: Supervised
     send(first, signal.SIGKILL)
     first_true(lambda: (p := supervised.process("server")) and p != first, "another server runs", seconds=5)
     assert supervised.told("server")["failures"] == 1
+
+
+@pytest.mark.parametrize(("number", "name"), [(signal.SIGKILL, "SIGKILL"), (40, "signal 40")])
+def test_it_tells_which_signal_ended_a_component_even_one_without_a_name(
+    supervised: Supervised, number: int, name: str
+) -> None:
+    supervised.start(component("server", STEADY))
+    os.kill(supervised.running("server").pid, number)
+    first_true(lambda: supervised.told("server").get("last_exit") == name, "it tells the signal")
+    supervised.running("server")
 
 
 def test_a_supervisor_that_cannot_write_what_it_sees_goes_on_and_tells_it_later(supervised: Supervised) -> None:

@@ -152,7 +152,7 @@ class Supervisor:
         elif not alive and before is not None:
             del self._alive[name]
             code = self._exits.get(before.pid)
-            reason = "ended" if code is None else f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+            reason = _told(code)
             asked = self._memory[name].asked_at is not None
             self._memory[name] = Memory(last_exit=reason) if asked else self._memory[name].after_exit(now, reason)
             log.info("ended", name=name, pid=before.pid, reason=reason, asked=asked)
@@ -230,6 +230,15 @@ class Supervisor:
     def _clear(self) -> None:
         for path in (*self._records.glob("*"), self._run_dir / "supervisor.json"):
             path.unlink(missing_ok=True)
+
+
+def _told(code: int | None) -> str:
+    if code is None:
+        return "ended"
+    if code >= 0:
+        return f"exit code {code}"
+    # Most real-time signals have no name.
+    return signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
 
 
 def become_subreaper() -> None:
