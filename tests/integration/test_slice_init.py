@@ -253,6 +253,20 @@ def test_a_driver_that_does_not_end_is_killed_after_its_grace_with_its_children(
     assert exited["code"] == -signal.SIGKILL
 
 
+def test_asking_a_driver_to_end_again_and_again_does_not_prolong_its_grace(one: Slice, tmp_path: Path) -> None:
+    log = tmp_path / "driver.log"
+    one.start_driver(
+        "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up')\ntime.sleep(600)", log
+    )
+    until(lambda: log.exists() and "up" in log.read_text())
+
+    def ended_though_asked_again() -> bool:
+        one.send(do="stop_driver", driver_id="d1", grace_seconds=2.0)
+        return one.said("driver_exited") is not None
+
+    until(ended_though_asked_again, what="driver to be killed")
+
+
 def test_a_driver_that_cannot_start_fails_alone(one: Slice, tmp_path: Path) -> None:
     one.start_driver("", tmp_path / "driver.log", argv=["/does/not/exist"])
     until(lambda: one.said("driver_exited"))

@@ -197,4 +197,4 @@ class Fabric(Protocol):
     def start_driver(self, lease_id: str, spec: DriverSpec) -> None: ...
 
     def stop_driver(self, lease_id: str, driver_id: str, grace_seconds: float) -> None:
-        """Ask a driver's whole process group to end; kill it after the grace."""
+        """Ask a driver's whole process group to end; kill it after the grace, which further calls do not prolong."""

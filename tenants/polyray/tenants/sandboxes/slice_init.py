@@ -241,8 +241,11 @@ class _Init:
         say(event="driver_started", driver_id=driver.driver_id)
 
     def _stop_driver(self, driver_id: str, grace_seconds: float) -> None:
+        """Ask it to end, once. Asked again its grace runs on, or one who asks each second would never see it killed."""
         driver = self._driver
-        if driver is not None and driver.driver_id == driver_id and driver.process.returncode is None:
+        if driver is None or driver.driver_id != driver_id or driver.process.returncode is not None:
+            return
+        if driver.kill_at is None:
             signal_group(driver.process.pid, signal.SIGTERM)
             driver.kill_at = time.monotonic() + grace_seconds
 
