@@ -64,6 +64,7 @@ def test_a_job_that_ended_well_beside_a_dying_head_has_succeeded() -> None:
         {"stop_requested": True},
         {"cluster_unwanted": True, "loss": Loss.SHUTDOWN},
         {"cluster": ClusterState.LOST, "loss": Loss.NODE_LOST},
+        {"cluster": ClusterState.STOPPING, "cluster_unwanted": True, "loss": Loss.SHUTDOWN},
     ],
 )
 def test_a_job_that_ended_well_has_succeeded_whatever_comes_after(later: dict[str, object]) -> None:
@@ -71,8 +72,9 @@ def test_a_job_that_ended_well_has_succeeded_whatever_comes_after(later: dict[st
     assert only_move(done) == Move(WorkloadState.SUCCEEDED, exit_code=0)
 
 
-def test_a_good_exit_while_the_cluster_is_released_may_be_an_answer_to_that_and_proves_nothing() -> None:
-    assert plan(replace(JOB, driver=ENDED_WELL, cluster=ClusterState.STOPPING, loss=Loss.SHUTDOWN)) == (Wait(),)
+def test_a_program_that_answers_a_stop_with_a_good_exit_was_stopped() -> None:
+    stopping = replace(JOB, state=WorkloadState.STOPPING, stop_requested=True, driver=ENDED_WELL)
+    assert only_move(stopping).state is WorkloadState.STOPPED
 
 
 def test_a_lost_attempt_waits_until_nothing_of_it_is_left() -> None:

@@ -96,10 +96,11 @@ class PoolKeeper:
         """Keep nothing any more, and ask every node to leave."""
         self._closed = True
         with self._store.write() as session:
-            living = session.scalars(select(Node).where(Node.state != NodeState.TERMINATED.value)).all()
-            for node in living:
-                node.stop_requested_ms = node.stop_requested_ms or self._clock.now_ms()
-        for node in living:
+            living = select(Node).where(Node.state != NodeState.TERMINATED.value, Node.stop_requested_ms.is_(None))
+            asked = session.scalars(living).all()
+            for node in asked:
+                node.stop_requested_ms = self._clock.now_ms()
+        for node in asked:
             self._wake("node", node.node_id)
 
     def _reserved(self) -> dict[str, Offering]:

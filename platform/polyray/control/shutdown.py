@@ -27,11 +27,14 @@ LOOK_SECONDS = 0.3
 
 
 def drain(store: Store, clock: Clock, nodes: NodeController, wake: Callable[[str, str], None]) -> bool:
-    """End all clusters and nodes; return whether nothing was left within the limit."""
-    nodes.shut_down()
+    """End all clusters and nodes; return whether nothing was left within the limit.
+
+    Asked again each time: a cycle of the broker that was under way may still add one.
+    """
     waiting = threading.Event()
     deadline = clock.monotonic() + LIMIT_SECONDS
     while clock.monotonic() < deadline:
+        nodes.shut_down()
         clusters = _ask_clusters_to_end(store, clock)
         if not clusters:
             with store.read() as session:

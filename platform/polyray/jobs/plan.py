@@ -120,13 +120,12 @@ def _living(observed: Observed) -> tuple[Action, ...]:
 
 
 def _done(observed: Observed) -> bool:
-    """Return whether its program ended well by itself. Nothing that comes later undoes that: neither a stop nor a loss.
+    """Return whether a job's program ended well before it was asked to end: no stop and no loss undoes that.
 
-    Once the cluster is being released, or the program was asked to end, a good exit may be its answer to that.
+    A cluster that ends kills its program with -9, which is no good exit.
     """
-    driver, released = observed.driver, observed.cluster in {ClusterState.STOPPING, ClusterState.GONE}
-    by_itself = driver is not None and not driver.running and driver.exit_code == 0 and not released
-    return observed.kind is Kind.JOB and by_itself
+    driver = observed.driver
+    return observed.kind is Kind.JOB and driver is not None and not driver.running and driver.exit_code == 0
 
 
 def _ended(observed: Observed, driver: DriverStatus) -> tuple[Action, ...]:
