@@ -1,4 +1,4 @@
-"""Dying at a chosen moment: right after a write was committed, or after a call to core, cloud or gateway."""
+"""Dying at a chosen moment: right after a write was committed, or after a call to the core or the cloud."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from support.world import World
 OUTSIDE = {
     "fabric": ("grant", "release", "start_slice", "start_driver", "stop_driver"),
     "cloud": ("launch", "terminate"),
-    "gateway": ("apply",),
 }
 
 
