@@ -84,9 +84,12 @@ def why(context: typer.Context, ref: Ref, output: Output = Format.TABLE) -> None
 
 
 def _facts(facts: object) -> str:
+    """Return the plain ones: the cause tells in words what is nested, and JSON shows it."""
     if not isinstance(facts, dict):
         return ""
-    return ", ".join(f"{key}: {', '.join(map(str, v)) if isinstance(v, list) else v}" for key, v in facts.items())
+    lists = {key: value if isinstance(value, list) else [value] for key, value in facts.items()}
+    plain = {key: v for key, v in lists.items() if v and all(isinstance(one, (str, int)) for one in v)}
+    return ", ".join(f"{key}: {', '.join(map(str, v))}" for key, v in plain.items())
 
 
 def logs(context: typer.Context, ref: Ref, follow: Follow = False, raw: Raw = False) -> None:
