@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -40,3 +41,15 @@ def test_a_record_that_a_crash_tore_hides_its_own_node_and_no_other(settings: Se
     (listed,) = LocalProvider(settings, offerings=tuple).list()
     assert listed.intent_id == "nod-bbbbbbbbbbbb"
     assert listed.state is InstanceState.TERMINATED
+
+
+def test_a_node_that_died_with_the_machine_is_billed_until_then_and_not_until_somebody_looked(
+    settings: Settings,
+) -> None:
+    launched(settings, "nod-aaaaaaaaaaaa", process=json.dumps({"pid": 2**22 + 1, "start_ticks": 1}))
+    died_ms = 7_200_000
+    os.utime(settings.state_dir / "nodes" / "nod-aaaaaaaaaaaa" / "process.json", (died_ms / 1000, died_ms / 1000))
+    provider = LocalProvider(settings, offerings=tuple)
+    for _ in range(2):  # it stays listed, so that whoever bills sees it
+        (listed,) = provider.list()
+        assert (listed.billed_from_ms, listed.billed_to_ms) == (RECORD["launched_ms"], died_ms)

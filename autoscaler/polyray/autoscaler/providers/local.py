@@ -148,7 +148,7 @@ class LocalProvider:
         """Return a node as it is now, and note its end if nobody else could.
 
         There are four cases: it has said how it ended; it runs; its process was killed, so that it could
-        not say so; or it was never started, since its launch was cut short.
+        not say so, at its last sign of life; or it was never started, since its launch was cut short.
         """
         record = _record(directory)
         if record is None:
@@ -157,8 +157,10 @@ class LocalProvider:
         pid = _living_pid(directory)
         if ended is None and pid is None:
             self._clean_up(record)
-            detail = "its process was killed" if (directory / "process.json").exists() else "it was never started"
-            ended = {"ended_ms": self._clock.now_ms(), "detail": detail}
+            alive_ms = _last_sign_of_life_ms(directory)
+            detail = "it was never started" if alive_ms is None else "its process was killed"
+            now_ms = self._clock.now_ms()
+            ended = {"ended_ms": min(alive_ms or now_ms, now_ms), "noted_ms": now_ms, "detail": detail}
             write_json(directory / "ended.json", ended)
         if ended is not None and Path(record.temp_dir).exists():
             # A process that was on its way out may have written there once more.
@@ -214,7 +216,11 @@ class LocalProvider:
     def _forget_long_ended(self) -> None:
         for directory in self._root.iterdir():
             ended = _read(directory / "ended.json") if directory.is_dir() else None
-            if ended and self._clock.now_ms() - int(str(ended["ended_ms"])) > LISTED_AFTER_END_MS:
+            # Of an end that was noted late nobody knows before.
+            if (
+                ended
+                and self._clock.now_ms() - int(str(ended.get("noted_ms", ended["ended_ms"]))) > LISTED_AFTER_END_MS
+            ):
                 shutil.rmtree(directory, ignore_errors=True)
 
     @contextmanager
@@ -256,6 +262,14 @@ def _read(path: Path) -> dict[str, object] | None:
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
     return content if isinstance(content, dict) else None
+
+
+def _last_sign_of_life_ms(directory: Path) -> int | None:
+    """Return when a node's process was last alive; None if it never was."""
+    try:
+        return (directory / "process.json").stat().st_mtime_ns // 1_000_000
+    except FileNotFoundError:
+        return None
 
 
 def _living_pid(directory: Path) -> int | None:

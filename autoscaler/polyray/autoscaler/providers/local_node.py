@@ -3,8 +3,8 @@
 It stands for the machine: it detaches from whoever launched it, boots for a while, runs the node's raylet,
 and when that ends, or when it is asked to (SIGTERM), leaves nothing behind. The standard library alone.
 
-In its directory it finds `launch.json` and writes `process.json` (pid and start), `node.log` and, last of
-all, `ended.json`.
+In its directory it finds `launch.json` and writes `process.json` (pid and start; its time is that of the last
+sign of life), `node.log` and, last of all, `ended.json`.
 """
 
 from __future__ import annotations
@@ -44,13 +44,16 @@ def main() -> None:
     log = os.open(directory / "node.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     for target, source in ((0, null), (1, log), (2, log)):
         os.dup2(source, target)
-    detail = "terminated" if _asked_to_end(launch["boot_seconds"]) else _run(launch)
+    detail = "terminated" if _asked_to_end(launch["boot_seconds"]) else _run(launch, directory / "process.json")
     shutil.rmtree(launch["temp_dir"], ignore_errors=True)
     write_json(directory / "ended.json", {"ended_ms": time.time_ns() // 1_000_000, "detail": detail})
 
 
-def _run(launch: dict[str, Any]) -> str:
-    """Run the raylet until it ends or until asked to end it; return how it ended."""
+def _run(launch: dict[str, Any], sign_of_life: Path) -> str:
+    """Run the raylet until it ends or until asked to end it; return how it ended.
+
+    Meanwhile the time of the file `sign_of_life` is set each second: if all is killed it tells when that was.
+    """
     raylet = subprocess.Popen(
         launch["argv"],
         env=launch["env"],
@@ -61,6 +64,7 @@ def _run(launch: dict[str, Any]) -> str:
     )
     asked = ended = False
     while not asked and not ended:
+        _touch(sign_of_life)
         asked = _asked_to_end(1.0)
         ended = _ended(raylet.pid)
     _kill_session(raylet.pid)
@@ -69,6 +73,13 @@ def _run(launch: dict[str, Any]) -> str:
         time.sleep(0.02)
     kill_descendants()
     return "terminated" if asked else "its raylet ended by itself; see its node.log"
+
+
+def _touch(path: Path) -> None:
+    try:
+        os.utime(path)
+    except OSError:
+        pass  # Bills are less exact then, no more.
 
 
 def _prepare_child() -> None:
