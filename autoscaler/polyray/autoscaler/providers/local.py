@@ -216,11 +216,11 @@ class LocalProvider:
     def _forget_long_ended(self) -> None:
         for directory in self._root.iterdir():
             ended = _read(directory / "ended.json") if directory.is_dir() else None
-            # Of an end that was noted late nobody knows before.
-            if (
-                ended
-                and self._clock.now_ms() - int(str(ended.get("noted_ms", ended["ended_ms"]))) > LISTED_AFTER_END_MS
-            ):
+            if ended is None:
+                continue
+            # An end that was noted late was known to nobody before.
+            known_ms = int(str(ended.get("noted_ms", ended["ended_ms"])))
+            if self._clock.now_ms() - known_ms > LISTED_AFTER_END_MS:
                 shutil.rmtree(directory, ignore_errors=True)
 
     @contextmanager
