@@ -167,14 +167,15 @@ class ClusterController:
             lease, now_ms = rows.leases[rank], self._clock.now_ms()
             if lease.generation:
                 note(session, "lease", lease.lease_id, tenant=lease.tenant, now_ms=now_ms, reason=reason)
+            for each in _without_ports(rows, rank):
+                ports.allocate(
+                    session,
+                    each.lease_id,
+                    first_port=self._settings.slice_ports_start,
+                    end_port=self._settings.slice_ports_end,
+                    now_ms=now_ms,
+                )
             lease.generation += 1
-            ports.allocate(
-                session,
-                lease.lease_id,
-                first_port=self._settings.slice_ports_start,
-                end_port=self._settings.slice_ports_end,
-                now_ms=now_ms,
-            )
             session.flush()
             rows = _read(session, cluster_id)
         assert rows is not None
@@ -234,6 +235,15 @@ def _read(session: Session, cluster_id: str) -> _Rows | None:
     held = {lease.lease_id: ports.block_of(session, lease.lease_id) for lease in leases}
     blocks = {lease_id: index for lease_id, index in held.items() if index is not None}
     return _Rows(cluster, workload, session.get_one(Tenant, cluster.tenant), leases, nodes, blocks)
+
+
+def _without_ports(rows: _Rows, rank: int) -> list[Lease]:
+    """Return the leases that need a fresh block for a start of `rank`: all of a gang at once for its first.
+
+    Gangs that took their blocks one by one could wait for each other for ever.
+    """
+    started = [lease for lease in rows.leases if lease.rank == rank and lease.generation]
+    return started or [lease for lease in rows.leases if lease.lease_id not in rows.blocks]
 
 
 def _gang(rows: _Rows) -> Gang:
