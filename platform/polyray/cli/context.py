@@ -81,10 +81,11 @@ class Cli:
         Raises:
             Unavailable
         """
-        if self.api_url is None and not self.local.supervisor and not self.local.endpoints:
-            raise Unavailable(
-                "no platform runs here", hint="start one with 'polyray up', or name one with POLYRAY_API_URL"
-            )
+        if self.api_url is not None or self.local.endpoints:
+            return
+        if self.local.supervisor:
+            raise Unavailable("the platform is starting", hint="wait for it with 'polyray up'")
+        raise Unavailable("no platform runs here", hint="start one with 'polyray up', or name one with POLYRAY_API_URL")
 
     @contextmanager
     def client(self) -> Iterator[PolyrayClient]:

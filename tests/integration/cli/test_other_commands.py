@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from polyray.cli.render import safe
+from polyray.supervise.lock import SupervisorLock
 from support.live_api import LiveApi
 
 from .conftest import Run
@@ -109,6 +110,20 @@ def test_no_platform_at_all_is_said_at_once(run: Run, monkeypatch: pytest.Monkey
     result = run("ps")
     assert result.code == 6
     assert "polyray up" in result.err
+
+
+def test_a_platform_without_an_address_yet_is_said_to_be_starting(
+    run: Run, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("POLYRAY_API_URL")
+    run_dir = home / "state" / "polyray" / "run"
+    run_dir.mkdir(parents=True)
+    supervisor = SupervisorLock(run_dir / "supervisor.pid")
+    assert supervisor.take()
+    result = run("ps")
+    supervisor.release()
+    assert result.code == 6
+    assert "is starting" in result.err
 
 
 def test_what_a_tenant_wrote_cannot_act_on_a_terminal() -> None:
