@@ -11,14 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import httpx
-import pytest
 import structlog
 import uvicorn
 from sqlalchemy import select
 
 from polyray.api.app import create_app
 from polyray.api.deps import Endpoints
-from polyray.identity import device_flow, devissuer
 from polyray.identity.access_tokens import BuiltInProvider
 from polyray.identity.devissuer import build_issuer_router, issuer_rules
 from polyray.identity.keys import SigningKeys
@@ -53,15 +51,6 @@ class LiveApi:
 @contextmanager
 def live_api(directory: Path) -> Iterator[LiveApi]:
     """Serve the platform of `support.api` on a free port of loopback."""
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (devissuer, device_flow):
-            patch.setattr(module, "POLL_SECONDS", 0.2)  # five seconds a login is long for a test
-        with _served(directory) as api:
-            yield api
-
-
-@contextmanager
-def _served(directory: Path) -> Iterator[LiveApi]:
     prepare_state(directory)
     base = make_platform(directory)
     listener = socket.create_server(("127.0.0.1", 0))
@@ -73,7 +62,7 @@ def _served(directory: Path) -> Iterator[LiveApi]:
     tokens = PlatformTokens(store, SigningKeys(directory / "keys", "platform", clock), provider, clock)
     services = replace(base.services, tokens=tokens, endpoints=lambda: Endpoints(url, GATEWAY_URL))
     app = create_app(services)
-    router = build_issuer_router(store=store, keys=issuer_keys, clock=clock, issuer_url=issuer_url)
+    router = build_issuer_router(store=store, keys=issuer_keys, clock=clock, issuer_url=issuer_url, poll_seconds=0.2)
     app.include_router(router, prefix="/issuer")
     logging_before = structlog.get_config()  # the command line under test has the terminal for itself
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))

@@ -44,14 +44,21 @@ _NO_STORE = {"Cache-Control": "no-store", "Pragma": "no-cache"}
 
 
 def build_issuer_router(
-    *, store: Store, keys: SigningKeys, clock: Clock, issuer_url: str, clients: Sequence[Client] = (CLI,)
+    *,
+    store: Store,
+    keys: SigningKeys,
+    clock: Clock,
+    issuer_url: str,
+    clients: Sequence[Client] = (CLI,),
+    poll_seconds: float = POLL_SECONDS,
 ) -> APIRouter:
     """Return the issuer's routes, to be included under the path of `issuer_url`.
 
     `keys` are those of purpose `issuer`; `issuer_url` is what people's devices reach, such as
     `http://127.0.0.1:8470/issuer`, and is the `iss` of every token.
     """
-    issuer = _Issuer(store, keys, clock, issuer_url.rstrip("/"), {client.client_id: client for client in clients})
+    by_id = {client.client_id: client for client in clients}
+    issuer = _Issuer(store, keys, clock, issuer_url.rstrip("/"), by_id, poll_seconds)
     router = APIRouter(include_in_schema=False)
     oidc = "/protocol/openid-connect"
     router.add_api_route("/.well-known/openid-configuration", issuer.discovery, methods=["GET"])
@@ -89,10 +96,16 @@ Form = Annotated[Mapping[str, str], Depends(read_form)]
 
 class _Issuer:
     def __init__(
-        self, store: Store, keys: SigningKeys, clock: Clock, issuer_url: str, clients: Mapping[str, Client]
+        self,
+        store: Store,
+        keys: SigningKeys,
+        clock: Clock,
+        issuer_url: str,
+        clients: Mapping[str, Client],
+        poll_seconds: float,
     ) -> None:
         self._store, self._keys, self._clock = store, keys, clock
-        self._url, self._clients = issuer_url, clients
+        self._url, self._clients, self._poll_seconds = issuer_url, clients, poll_seconds
         self._attempts = FailedAttempts(clock)
         self._provider = BuiltInProvider(keys, issuer_rules(issuer_url, tuple(clients.values())), clock)
 
@@ -131,7 +144,7 @@ class _Issuer:
                 "verification_uri": page,
                 "verification_uri_complete": f"{page}?user_code={login.user_code}",
                 "expires_in": DEVICE_CODE_SECONDS,
-                "interval": POLL_SECONDS,
+                "interval": self._poll_seconds,
             },
             headers=_NO_STORE,
         )
@@ -142,7 +155,8 @@ class _Issuer:
             grant_type = form.get("grant_type", "")
             client = self._client(form, grant_type)
             if grant_type == DEVICE_CODE:
-                grant = redeem_device_code(self._store, client.client_id, form.get("device_code", ""), now_ms)
+                code = form.get("device_code", "")
+                grant = redeem_device_code(self._store, client.client_id, code, now_ms, self._poll_seconds)
             else:
                 grant = redeem_refresh_token(self._store, client.client_id, form.get("refresh_token", ""), now_ms)
         except OAuthError as error:

@@ -131,7 +131,7 @@ def test_the_discovery_document_names_endpoints_that_answer(world: World) -> Non
 def test_an_approved_device_gets_tokens_that_the_platform_takes(world: World) -> None:
     begun = world.begin(scope="openid profile")
     assert re.fullmatch(r"[BCDFGHJKLMNPQRSTVWXZ]{4}-[BCDFGHJKLMNPQRSTVWXZ]{4}", begun["user_code"])
-    assert (begun["expires_in"], begun["interval"]) == (600, 5)
+    assert (begun["expires_in"], begun["interval"]) == (600, 2)
     assert begun["user_code"] in begun["verification_uri_complete"]
     page = world.http.get(begun["verification_uri_complete"])
     assert begun["user_code"] in page.text
@@ -182,7 +182,7 @@ def test_only_an_access_token_can_be_exchanged(world: World, kind: str) -> None:
 def test_polling_too_fast_is_told_to_slow_down(world: World) -> None:
     code = world.begin()["device_code"]
     assert _error(world.poll(code)) == "authorization_pending"
-    world.clock.advance(2)
+    world.clock.advance(1)
     assert _error(world.poll(code)) == "slow_down"
     world.clock.advance(5)
     assert _error(world.poll(code)) == "authorization_pending"
