@@ -8,6 +8,8 @@ import pytest
 
 from polyray.core.lifecycle import ClusterState
 from polyray.tenants.cluster_plan import (
+    ENDED_SECONDS,
+    GRANT_SECONDS,
     MAX_GENERATIONS,
     MISSING_SECONDS,
     HoldGang,
@@ -48,6 +50,17 @@ def test_a_rejected_grant_ends_the_cluster_and_says_so() -> None:
     assert isinstance(move, Move)
     assert (move.state, move.loss) == (ClusterState.STOPPING, Loss.GRANT_REJECTED)
     assert "30 s" in move.reason
+
+
+def test_a_grant_that_the_core_never_finishes_is_given_up() -> None:
+    half = observed(ClusterState.GRANTING, gang=GangState.PENDING, gang_detail="1 of 2 leases are held")
+    (move,) = plan(replace(half, granted_seconds=GRANT_SECONDS))
+    assert isinstance(move, Move)
+    assert (move.state, move.loss) == (ClusterState.STOPPING, Loss.GRANT_REJECTED)
+    assert "1 of 2 leases" in move.reason
+    assert plan(replace(half, gang=GangState.HELD, granted_seconds=GRANT_SECONDS)) == (
+        Move(ClusterState.STARTING_HEAD),
+    )
 
 
 def test_the_head_starts_before_any_worker() -> None:
@@ -119,10 +132,18 @@ def test_a_gang_that_the_core_took_back_is_lost_at_once() -> None:
 
 def test_a_missing_lease_actor_is_believed_only_after_a_while() -> None:
     missing = observed(ClusterState.READY, member(0), member(1, None))
-    assert plan(missing) == ()
+    assert plan(replace(missing, missing_seconds=MISSING_SECONDS - 1)) == (Wait(),)
     (move,) = plan(replace(missing, missing_seconds=MISSING_SECONDS))
     assert isinstance(move, Move)
     assert move.loss is Loss.CLUSTER_LOST
+
+
+def test_a_lease_actor_that_the_core_says_has_ended_is_believed_soon() -> None:
+    ended = observed(ClusterState.READY, member(0), member(1, None), gang=GangState.PENDING)
+    assert plan(replace(ended, missing_seconds=ENDED_SECONDS - 1)) == (Wait(),)
+    (move,) = plan(replace(ended, missing_seconds=ENDED_SECONDS))
+    assert isinstance(move, Move)
+    assert (move.state, move.loss) == (ClusterState.LOST, Loss.CLUSTER_LOST)
 
 
 def test_a_stop_is_obeyed_in_every_living_state_and_ends_in_a_release() -> None:

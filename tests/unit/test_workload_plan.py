@@ -40,6 +40,10 @@ def test_a_job_starts_its_program_once_its_cluster_is_ready() -> None:
     assert only_move(replace(starting, cluster=ClusterState.READY, driver=RUNS)).state is WorkloadState.RUNNING
 
 
+def test_nothing_is_asked_of_a_head_that_the_core_does_not_show() -> None:
+    assert plan(replace(JOB, head_unseen=True)) == (Wait(),)
+
+
 def test_the_exit_code_decides_how_a_job_ends() -> None:
     assert only_move(replace(JOB, driver=ENDED_WELL)) == Move(WorkloadState.SUCCEEDED, exit_code=0)
     failed = only_move(replace(JOB, driver=FAILED))

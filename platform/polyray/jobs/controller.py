@@ -129,6 +129,7 @@ class WorkloadController:
             cluster=ClusterState(cluster.state) if cluster else None,
             cluster_unwanted=bool(cluster and cluster.stop_requested_ms),
             head_down=status is not None and status.state is SliceState.EXITED,
+            head_unseen=status is None,
             cluster_reason=cluster.loss_reason if cluster else "",
             loss=Loss(cluster.loss) if cluster and cluster.loss else None,
             driver=driver,

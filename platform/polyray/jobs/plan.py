@@ -30,6 +30,8 @@ class Observed:
     cluster_unwanted: bool = False
     #: The head's slice has ended: what its driver says may be its echo.
     head_down: bool = False
+    #: The core shows no head: there is nobody to ask, and its cluster decides how long to hope.
+    head_unseen: bool = False
     cluster_reason: str = ""
     loss: Loss | None = None
     #: The driver of this attempt as its head slice tells; None where there is none (yet).
@@ -112,7 +114,7 @@ def _living(observed: Observed) -> tuple[Action, ...]:
     if observed.kind is Kind.SESSION:
         return (Move(WorkloadState.RUNNING),) if observed.state is WorkloadState.STARTING else ()
     if driver is None:
-        return (StartDriver(),)
+        return (Wait(),) if observed.head_unseen else (StartDriver(),)
     runs = observed.healthy if observed.kind is Kind.SERVICE else True
     if observed.state is WorkloadState.STARTING:
         return (Move(WorkloadState.RUNNING),) if runs else (Wait(),)

@@ -18,6 +18,10 @@ from polyray.tenants.slices import GangState, SliceState
 MAX_GENERATIONS = 5
 #: A lease actor that an answering core does not show for so long is gone (T_lease).
 MISSING_SECONDS = 30.0
+#: One that the core itself says has ended does not come back; so long for its word on the node, which says more.
+ENDED_SECONDS = 5.0
+#: A grant is given up then, whatever the core says: one holder that never comes up must not keep the others for ever.
+GRANT_SECONDS = 180.0
 
 
 class Loss(StrEnum):
@@ -53,6 +57,8 @@ class Observed:
     members: tuple[Member, ...]
     #: For how long a lease actor has been missing from a core that answers.
     missing_seconds: float = 0.0
+    #: For how long its leases have been granted.
+    granted_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -117,7 +123,9 @@ def plan(observed: Observed) -> tuple[Action, ...]:
             return _start(observed.members[1:]) or (Move(ClusterState.READY),)
         case ClusterState.READY:
             dead = [m for m in observed.members[1:] if m.seen is SliceState.EXITED]
-            return (Move(ClusterState.STARTING_WORKERS, _told(dead[0])),) if dead else ()
+            if dead:
+                return (Move(ClusterState.STARTING_WORKERS, _told(dead[0])),)
+            return (Wait(),) if any(m.seen is None for m in observed.members) else ()
     raise AssertionError(state)
 
 
@@ -126,6 +134,9 @@ def _granting(observed: Observed) -> tuple[Action, ...]:
         return (Move(ClusterState.STARTING_HEAD),)
     if observed.gang is GangState.REJECTED:
         return (Move(ClusterState.STOPPING, f"grant rejected: {observed.gang_detail}", Loss.GRANT_REJECTED),)
+    if observed.granted_seconds >= GRANT_SECONDS:
+        told = f"the core did not hold its leases within {GRANT_SECONDS:.0f} s: {observed.gang_detail or 'no word'}"
+        return (Move(ClusterState.STOPPING, told, Loss.GRANT_REJECTED),)
     return (HoldGang(),)
 
 
@@ -161,7 +172,9 @@ def _loss(observed: Observed) -> Move | None:
         return None
     if observed.gang is GangState.REJECTED:
         return Move(finish, f"the core ended its leases: {observed.gang_detail}", Loss.NODE_LOST)
-    if any(m.seen is None for m in observed.members) and observed.missing_seconds >= MISSING_SECONDS:
+    # A gang that was held once and is so no more has lost a holder.
+    patience = ENDED_SECONDS if observed.gang is GangState.PENDING else MISSING_SECONDS
+    if any(m.seen is None for m in observed.members) and observed.missing_seconds >= patience:
         return Move(finish, "the core no longer holds its leases", Loss.CLUSTER_LOST)
     head = observed.members[0]
     served = observed.state is not ClusterState.STARTING_HEAD
