@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from polyray.tenants.slices import Gang, LeaseSpec
 from support.world import World
 
 
@@ -85,6 +86,16 @@ def test_a_dead_head_starts_a_new_attempt_after_the_old_one_is_gone(world: World
     assert ended <= second.created_ms
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_job_whose_lease_holder_died_runs_again_well_within_a_minute(world: World, rank: int) -> None:
+    job = world.submit(workers=2)
+    world.settle(15)
+    assert state(world, job) == "running"
+    world.fabric.end_lease(world.lease(job, rank).lease_id)
+    world.settle(20)
+    assert (state(world, job), world.workload(job).attempt, world.workload(job).retries) == ("running", 2, 1)
+
+
 def test_a_restart_of_the_control_plane_at_any_moment_changes_nothing_for_the_job(tmp_path: Path) -> None:
     def outcome(restart_at: int | None) -> tuple[str, int, int]:
         world = World(tmp_path / f"state-{restart_at}")
@@ -114,6 +125,15 @@ def test_a_core_that_does_not_answer_for_minutes_ends_no_lease(world: World) -> 
     world.fabric.available = True
     world.settle(5)
     assert (state(world, job), world.workload(job).attempt) == ("running", 1)
+
+
+def test_what_the_core_holds_for_nobody_is_released(world: World) -> None:
+    (rack,) = world.nodes("ready")
+    lease = LeaseSpec(lease_id="lea-unknown", epoch=1, node_id=rack.node_id, cpu_milli=1, gpu_milli=0, memory_bytes=1)
+    world.fabric.grant(Gang(cluster_id="clu-unknown", leases=(lease,)))
+    assert not world.fabric.empty
+    world.settle(1)
+    assert world.fabric.empty
 
 
 def test_stopping_a_queued_a_starting_and_a_running_workload_frees_everything(world: World) -> None:

@@ -55,6 +55,12 @@ class FakeGang:
     state: GangState = GangState.PENDING
     detail: str = ""
     leases: dict[str, FakeLease] = field(default_factory=dict)
+    #: One that ended does not come back.
+    lost_a_lease: bool = False
+
+    @property
+    def shown(self) -> GangState:
+        return GangState.PENDING if self.lost_a_lease and self.state is GangState.HELD else self.state
 
 
 class FakeFabric:
@@ -108,7 +114,8 @@ class FakeFabric:
         """The lease actor dies, its slice with it; its node and its gang's group stay."""
         with self._mutex:
             for held in self._gangs.values():
-                held.leases.pop(lease_id, None)
+                if held.leases.pop(lease_id, None) is not None:
+                    held.lost_a_lease = True
 
     def fail_next_start(self, detail: str = "port_in_use", lease_id: str | None = None) -> None:
         """The next slice start (under this lease, if given) ends in `exited` with this detail."""
@@ -200,7 +207,7 @@ class FakeFabric:
             for held in self._gangs.values():
                 self._settle(held)
             return tuple(
-                GangStatus(cluster_id=cluster_id, state=held.state, detail=held.detail)
+                GangStatus(cluster_id=cluster_id, state=held.shown, detail=held.detail)
                 for cluster_id, held in self._gangs.items()
             )
 
