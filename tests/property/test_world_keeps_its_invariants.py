@@ -217,4 +217,4 @@ class AnyLife(RuleBasedStateMachine):
 
 
 TestAnyLife = AnyLife.TestCase
-TestAnyLife.settings = settings(max_examples=8, stateful_step_count=16, deadline=None)
+TestAnyLife.settings = settings(max_examples=20, stateful_step_count=30, deadline=None)

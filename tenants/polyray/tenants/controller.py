@@ -7,23 +7,19 @@ crash between the two is finished by the next run.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import structlog
 from sqlalchemy import select
-from sqlalchemy.orm import Session
 
-from polyray.core.clock import Clock
+from polyray.core.clock import Clock, Stopwatch
 from polyray.core.errors import NotFound, Unavailable
 from polyray.core.layout import Layout
 from polyray.core.lifecycle import ClusterState, LeaseState, NodeState
 from polyray.core.reconcile import Done
-from polyray.core.resources import CPU, MEMORY, Resources, is_gpu
 from polyray.core.settings import Settings
-from polyray.core.spec import Kind, WorkloadSpec
 from polyray.store.engine import Store
 from polyray.store.steps import note, step
-from polyray.store.tables import Cluster, Lease, Node, Tenant, Workload
+from polyray.store.tables import Cluster
 from polyray.tenants import ports
 from polyray.tenants.cluster_plan import (
     Action,
@@ -38,30 +34,14 @@ from polyray.tenants.cluster_plan import (
     Wait,
     plan,
 )
+from polyray.tenants.cluster_rows import ClusterRows, gang_of, read_cluster, slice_spec, without_ports
 from polyray.tenants.observer import Observer, View
-from polyray.tenants.slices import Fabric, Gang, GangState, LeaseSpec, Role, SliceSpec
+from polyray.tenants.slices import Fabric, GangState
 
 log = structlog.get_logger(__name__)
 
 #: A cluster that waits for something is looked at so often, besides being woken.
 POLL_SECONDS = 1.0
-#: Ray's object store takes this share of a slice's memory, and refuses to start below its minimum.
-OBJECT_STORE_SHARE = 4
-OBJECT_STORE_MIN_BYTES = 80 * 2**20
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """A cluster's rows, read together."""
-
-    cluster: Cluster
-    workload: Workload
-    tenant: Tenant
-    #: By rank.
-    leases: tuple[Lease, ...]
-    nodes: dict[str, Node]
-    #: Lease -> port block.
-    blocks: dict[str, int]
 
 
 class ClusterController:
@@ -89,16 +69,24 @@ class ClusterController:
         #: Cluster -> monotonic seconds since when a lease actor has been missing. A restart forgets it,
         #: which only makes the platform more patient.
         self._missing_since: dict[str, float] = {}
+        self._granted = Stopwatch(clock)
 
     def pending(self) -> list[str]:
+        """Return every cluster that is not gone, and all that the core still holds anything of."""
+        held = self._held()
         with self._store.read() as session:
-            return list(session.scalars(select(Cluster.cluster_id).where(Cluster.state != ClusterState.GONE.value)))
+            living = session.scalars(select(Cluster.cluster_id).where(Cluster.state != ClusterState.GONE.value)).all()
+        return [*living, *(cluster_id for cluster_id in held if cluster_id not in living)]
 
     def reconcile(self, key: str) -> Done:
         with self._store.read() as session:
-            rows = _read(session, key)
+            rows = read_cluster(session, key)
         if rows is None or rows.cluster.state == ClusterState.GONE:
             self._missing_since.pop(key, None)
+            self._granted.forget(key)
+            if key in self._held():
+                # A row is written before the core is asked: whoever asked for this, nobody owns it.
+                log.info("released_again", cluster=key, state=self._fabric.release(key).state)
             return Done(forget=True)
         observed = self._observe(rows, self._observer.view())
         actions = plan(observed)
@@ -110,7 +98,7 @@ class ClusterController:
             return Done(again_seconds=0.0)
         return Done(again_seconds=again)
 
-    def _observe(self, rows: _Rows, view: View) -> Observed:
+    def _observe(self, rows: ClusterRows, view: View) -> Observed:
         cluster_id = rows.cluster.cluster_id
         gang = view.gangs.get(cluster_id)
         members = []
@@ -138,13 +126,21 @@ class ClusterController:
             gang_detail=gang.detail if gang else "",
             members=tuple(members),
             missing_seconds=view.at - since,
+            granted_seconds=self._granted.lasted_ms(cluster_id, rows.cluster.created_ms) / 1000,
         )
 
-    def _apply(self, action: Action, rows: _Rows) -> bool:
+    def _held(self) -> tuple[str, ...]:
+        """Return the clusters that the core shows a gang of; none while it does not answer."""
+        try:
+            return tuple(self._observer.view().gangs)
+        except Unavailable:
+            return ()
+
+    def _apply(self, action: Action, rows: ClusterRows) -> bool:
         """Do one action; return whether to look again soon."""
         match action:
             case HoldGang():
-                self._fabric.grant(_gang(rows))
+                self._fabric.grant(gang_of(rows))
                 self._observer.hurry()
             case NewSlice(rank, reason):
                 self._new_slice(rows.cluster.cluster_id, rank, reason)
@@ -162,12 +158,12 @@ class ClusterController:
 
     def _new_slice(self, cluster_id: str, rank: int, reason: str) -> None:
         with self._store.write() as session:
-            rows = _read(session, cluster_id)
+            rows = read_cluster(session, cluster_id)
             assert rows is not None
             lease, now_ms = rows.leases[rank], self._clock.now_ms()
             if lease.generation:
                 note(session, "lease", lease.lease_id, tenant=lease.tenant, now_ms=now_ms, reason=reason)
-            for each in _without_ports(rows, rank):
+            for each in without_ports(rows, rank):
                 ports.allocate(
                     session,
                     each.lease_id,
@@ -177,11 +173,11 @@ class ClusterController:
                 )
             lease.generation += 1
             session.flush()
-            rows = _read(session, cluster_id)
+            rows = read_cluster(session, cluster_id)
         assert rows is not None
         self._send_slice(rows, rank)
 
-    def _send_slice(self, rows: _Rows, rank: int) -> None:
+    def _send_slice(self, rows: ClusterRows, rank: int) -> None:
         try:
             self._fabric.start_slice(slice_spec(rows, rank, self._settings, self._layout))
         except NotFound as error:
@@ -189,7 +185,7 @@ class ClusterController:
 
     def _move(self, cluster_id: str, state: ClusterState, reason: str, loss: Loss | None) -> None:
         with self._store.write() as session:
-            rows = _read(session, cluster_id)
+            rows = read_cluster(session, cluster_id)
             assert rows is not None
             cluster, now_ms = rows.cluster, self._clock.now_ms()
             step(session, cluster, state, now_ms=now_ms, reason=reason)
@@ -209,7 +205,7 @@ class ClusterController:
 
     def _finish(self, cluster_id: str) -> None:
         with self._store.write() as session:
-            rows = _read(session, cluster_id)
+            rows = read_cluster(session, cluster_id)
             assert rows is not None
             now_ms = self._clock.now_ms()
             for lease in rows.leases:
@@ -223,92 +219,3 @@ class ClusterController:
         self._wake("broker", "cycle")
         for node_id in rows.nodes:
             self._wake("node", node_id)
-
-
-def _read(session: Session, cluster_id: str) -> _Rows | None:
-    cluster = session.get(Cluster, cluster_id)
-    if cluster is None:
-        return None
-    workload = session.get_one(Workload, cluster.workload_id)
-    leases = tuple(session.scalars(select(Lease).where(Lease.cluster_id == cluster_id).order_by(Lease.rank)))
-    nodes = {lease.node_id: session.get_one(Node, lease.node_id) for lease in leases}
-    held = {lease.lease_id: ports.block_of(session, lease.lease_id) for lease in leases}
-    blocks = {lease_id: index for lease_id, index in held.items() if index is not None}
-    return _Rows(cluster, workload, session.get_one(Tenant, cluster.tenant), leases, nodes, blocks)
-
-
-def _without_ports(rows: _Rows, rank: int) -> list[Lease]:
-    """Return the leases that need a fresh block for a start of `rank`: all of a gang at once for its first.
-
-    Gangs that took their blocks one by one could wait for each other for ever.
-    """
-    started = [lease for lease in rows.leases if lease.rank == rank and lease.generation]
-    return started or [lease for lease in rows.leases if lease.lease_id not in rows.blocks]
-
-
-def _gang(rows: _Rows) -> Gang:
-    return Gang(
-        cluster_id=rows.cluster.cluster_id,
-        leases=tuple(
-            LeaseSpec(
-                lease_id=lease.lease_id,
-                epoch=lease.epoch,
-                node_id=lease.node_id,
-                cpu_milli=lease.resources.get(CPU, 0),
-                gpu_milli=sum(amount for flavor, amount in lease.resources.items() if is_gpu(flavor)),
-                memory_bytes=lease.resources.get(MEMORY, 0),
-            )
-            for lease in rows.leases
-        ),
-    )
-
-
-def slice_spec(rows: _Rows, rank: int, settings: Settings, layout: Layout) -> SliceSpec:
-    """Return what the node needs to start the slice of `rank`.
-
-    There are two cases for the head: of a gang of one it carries the bundle; of a larger gang it shows
-    its Ray no cpus and no GPUs, so that no task lands beside the driver.
-    """
-    lease, head = rows.leases[rank], rows.leases[0]
-    spec = WorkloadSpec.model_validate(rows.workload.spec)
-    carries = rank > 0 or len(rows.leases) == 1
-    resources = Resources(lease.resources)
-    gpus = sum(resources[flavor] for flavor in resources if is_gpu(flavor))
-    address = ports.address_of(rows.blocks[lease.lease_id], settings.slice_ports_start)
-    head_address = ports.address_of(rows.blocks[head.lease_id], settings.slice_ports_start)
-    object_store = max(resources[MEMORY] // OBJECT_STORE_SHARE, OBJECT_STORE_MIN_BYTES)
-    run_dir = layout.run(rows.cluster.tenant, rows.workload.workload_id)
-    return SliceSpec(
-        lease_id=lease.lease_id,
-        cluster_id=rows.cluster.cluster_id,
-        tenant=rows.cluster.tenant,
-        tenant_uid=rows.tenant.uid,
-        epoch=lease.epoch,
-        generation=lease.generation,
-        role=Role.HEAD if rank == 0 else Role.WORKER,
-        rank=rank,
-        address=address,
-        gcs_address=head_address.gcs,
-        cluster_secret=rows.cluster.secret,
-        num_cpus_milli=resources[CPU] if carries else 0,
-        num_gpus=-(-gpus // 1000) if carries else 0,
-        gpu_indices=tuple(int(index) for index in lease.devices),
-        memory_bytes=max(resources[MEMORY] - object_store, 2**27),
-        object_store_bytes=object_store,
-        dashboard=spec.kind is Kind.SESSION,
-        ray_client=spec.kind is Kind.SESSION,
-        labels={"polyray/capacity": rows.nodes[lease.node_id].capacity_type},
-        env={
-            **spec.env,
-            "POLYRAY_RUN_DIR": str(run_dir),
-            "POLYRAY_WORKLOAD_ID": rows.workload.workload_id,
-            "POLYRAY_TENANT": rows.cluster.tenant,
-            "POLYRAY_ATTEMPT": str(rows.cluster.attempt),
-            "POLYRAY_DATASETS_DIR": str(run_dir / "datasets"),
-            "POLYRAY_WORKERS": str(spec.workers),
-            "POLYRAY_SERVE_IP": head_address.ip,
-            "POLYRAY_SERVE_PORT": str(head_address.serve_port),
-            "PYTHONPATH": str(run_dir / "code"),
-        },
-        run_dir=str(run_dir),
-    )
