@@ -5,7 +5,8 @@ it, so wake-ups may be lost, doubled or merged freely. Per key the queue promise
 
 1. wake-ups merge: waking a key that waits already changes nothing but its due time;
 2. one run at a time: a key that is woken while it runs is run once more afterwards;
-3. back-off: a failing key waits 0.5 s, 1 s, 2 s ... up to a limit, with jitter; success resets it;
+3. back-off: a failing key waits 0.5 s, 1 s, 2 s ... up to a limit, with jitter; success resets it. What only
+   does not answer now (`Unavailable`) has a lower limit: once it is back, nobody waits long;
 4. resync: a key is looked at again after `resync_seconds` even if nobody wakes it, until forgotten.
 """
 
@@ -20,6 +21,7 @@ from typing import Protocol
 import structlog
 
 from polyray.core.clock import Clock, SystemClock
+from polyray.core.errors import Unavailable
 
 log = structlog.get_logger(__name__)
 
@@ -60,6 +62,7 @@ class KeyedQueue:
 
     resync_seconds: float = 15.0
     max_backoff_seconds: float = 30.0
+    max_outage_backoff_seconds: float = 5.0
     rng: random.Random = field(default_factory=random.Random)
     _entries: dict[str, _Entry] = field(default_factory=dict)
 
@@ -88,11 +91,12 @@ class KeyedQueue:
         again = min(self.resync_seconds if result.again_seconds is None else result.again_seconds, self.resync_seconds)
         entry.due = now + again if entry.due is None else min(entry.due, now + again)
 
-    def failed(self, key: str, now: float) -> float:
+    def failed(self, key: str, now: float, *, outage: bool = False) -> float:
         """Record a failed run and return the back-off in seconds. Wake-ups do not shorten it."""
         entry = self._entries[key]
         entry.running, entry.failures = False, entry.failures + 1
-        backoff: float = min(0.5 * 2 ** min(entry.failures - 1, 16), self.max_backoff_seconds)
+        limit = self.max_outage_backoff_seconds if outage else self.max_backoff_seconds
+        backoff: float = min(0.5 * 2 ** min(entry.failures - 1, 16), limit)
         backoff *= self.rng.uniform(0.8, 1.2)
         entry.due = entry.not_before = now + backoff
         return backoff
@@ -150,6 +154,11 @@ class Loop:
         while (key := self._next()) is not None:
             try:
                 result = self.reconciler.reconcile(key)
+            except Unavailable as error:
+                with self._changed:
+                    backoff = self._queue.failed(key, self._clock.monotonic(), outage=True)
+                told = {"error": str(error), "retry_seconds": round(backoff, 1)}
+                log.warning("reconcile_waits", kind=self.reconciler.kind, key=key, **told)
             except Exception:
                 with self._changed:
                     backoff = self._queue.failed(key, self._clock.monotonic())

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 import pytest
 
 from polyray.core.clock import VirtualClock
-from polyray.core.reconcile import Done, Loop
+from polyray.core.errors import Unavailable
+from polyray.core.reconcile import Done, KeyedQueue, Loop
 from support.wait import until
 
 
@@ -229,4 +230,28 @@ def test_a_key_that_asks_to_be_looked_at_again_is(threads: int) -> None:
         until(lambda: recorder.count("a") == 1)
         clock.advance(2)
         loop.wake("b")
+        until(lambda: recorder.count("a") == 2)
+
+
+def test_what_did_not_answer_for_long_is_asked_again_within_seconds() -> None:
+    queue, now = KeyedQueue(), 0.0
+    queue.wake("key", now)
+    for _ in range(12):
+        assert queue.take(now) == "key"
+        backoff = queue.failed("key", now, outage=True)
+        now += backoff
+    assert 4.0 <= backoff <= 6.0
+
+
+def test_a_key_that_waits_for_an_answer_comes_by_itself() -> None:
+    answers = iter([False, True])
+
+    def ask(_: str) -> Done:
+        if not next(answers):
+            raise Unavailable("the core has not answered lately")
+        return Done(forget=True)
+
+    recorder = Recorder(ask)
+    recorder.to_resync = ["a"]
+    with running(Loop(recorder)):
         until(lambda: recorder.count("a") == 2)
