@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import socket
 import threading
+from pathlib import Path
 
 import structlog
 
@@ -32,7 +34,7 @@ class Leadership:
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._owner = f"{socket.gethostname()[:24]}/{os.getpid()}/{new_id('request')}"
+        self._owner = f"{_machine()}/{os.getpid()}/{new_id('request')}"
         self._epoch: int | None = None
         self._held_until = float("-inf")
         #: The last claim of another that was seen, and since when it has not changed (monotonic seconds).
@@ -92,11 +94,18 @@ class Leadership:
             self._stopping.wait(RENEW_SECONDS if self.held() else 1.0)
 
 
+def _machine() -> str:
+    """Return a name of what this process's pid is a pid of: hosts of one name, and containers, are told apart."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+    pids = os.readlink("/proc/self/ns/pid")
+    return f"{socket.gethostname()[:24]}-{hashlib.sha256((boot + pids).encode()).hexdigest()[:8]}"
+
+
 def _dead_here(owner: str) -> bool:
     """Return whether `owner` was a process of this machine that is no more."""
     host, _, rest = owner.partition("/")
     pid = rest.partition("/")[0]
-    if host != socket.gethostname()[:24] or not pid.isdigit():
+    if host != _machine() or not pid.isdigit():
         return False
     try:
         os.kill(int(pid), 0)
