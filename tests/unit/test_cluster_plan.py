@@ -122,6 +122,12 @@ def test_a_lost_node_ends_the_cluster_in_every_living_state() -> None:
         assert (move.state, move.loss) == (ClusterState.LOST, Loss.NODE_LOST)
 
 
+def test_a_grant_on_a_node_that_was_dead_already_costs_no_retry() -> None:
+    (move,) = plan(observed(ClusterState.GRANTING, member(0, node_alive=False), gang=GangState.PENDING))
+    assert isinstance(move, Move)
+    assert (move.state, move.loss) == (ClusterState.STOPPING, Loss.GRANT_REJECTED)
+
+
 def test_a_gang_that_the_core_took_back_is_lost_at_once() -> None:
     taken = observed(ClusterState.READY, member(0, None), gang=GangState.REJECTED, gang_detail="node n1 died")
     (move,) = plan(taken)

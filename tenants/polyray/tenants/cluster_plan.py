@@ -133,11 +133,15 @@ def _granting(observed: Observed) -> tuple[Action, ...]:
     if observed.gang is GangState.HELD:
         return (Move(ClusterState.STARTING_HEAD),)
     if observed.gang is GangState.REJECTED:
-        return (Move(ClusterState.STOPPING, f"grant rejected: {observed.gang_detail}", Loss.GRANT_REJECTED),)
+        return (_rejected(f"grant rejected: {observed.gang_detail}"),)
     if observed.granted_seconds >= GRANT_SECONDS:
         told = f"the core did not hold its leases within {GRANT_SECONDS:.0f} s: {observed.gang_detail or 'no word'}"
-        return (Move(ClusterState.STOPPING, told, Loss.GRANT_REJECTED),)
+        return (_rejected(told),)
     return (HoldGang(),)
+
+
+def _rejected(reason: str) -> Move:
+    return Move(ClusterState.STOPPING, reason, Loss.GRANT_REJECTED)
 
 
 def _start(members: tuple[Member, ...]) -> tuple[Action, ...]:
@@ -162,12 +166,13 @@ def _loss(observed: Observed) -> Move | None:
     """Return the step that ends a cluster which cannot go on.
 
     There are five cases: a node died; the core took the gang back; it no longer shows a lease; the head
-    died after it had served; a slice failed to start too often.
+    died after it had served; a slice failed to start too often. Of a grant that the core does not hold yet
+    nothing is lost but the grant.
     """
-    granted = observed.state is not ClusterState.GRANTING
-    finish = ClusterState.LOST if granted else ClusterState.STOPPING
+    granted, finish = observed.state is not ClusterState.GRANTING, ClusterState.LOST
     if dead := [m for m in observed.members if not m.node_alive]:
-        return Move(finish, f"the node of rank {dead[0].rank} was lost", Loss.NODE_LOST)
+        told = f"the node of rank {dead[0].rank} was lost"
+        return Move(finish, told, Loss.NODE_LOST) if granted else _rejected(told)
     if not granted:
         return None
     if observed.gang is GangState.REJECTED:
