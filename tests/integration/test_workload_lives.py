@@ -180,6 +180,17 @@ def test_a_service_is_routed_only_once_it_is_healthy(world: World) -> None:
     assert world.gateway.actual() == {world.cluster(service).cluster_id}
 
 
+def test_a_service_that_never_gets_healthy_ends_with_its_max_duration(world: World) -> None:
+    world.healthy = False
+    service = world.submit(kind="service", name="digits", app="serve:app", max_duration="30s")
+    world.settle(20, step_seconds=2)
+    assert state(world, service) == "starting"
+    world.settle(40, step_seconds=2)
+    assert state(world, service) == "failed"
+    assert "max_duration" in world.workload(service).state_reason
+    assert_nothing_left(world)
+
+
 @pytest.mark.parametrize("request_", [{"resources": {"cpu": 3}}, {"resources": {"memory": "3GiB"}, "workers": 4}])
 def test_what_cannot_run_says_so_and_holds_nothing(world: World, request_: dict[str, Any]) -> None:
     job = world.submit(tenant="speech", **request_)

@@ -115,10 +115,10 @@ class WorkloadController:
         status = self._head_status(rows)
         driver = _driver_of(status, workload)
         overtime = 0
-        if workload.state != WorkloadState.RUNNING:
+        if (began_ms := _began_ms(workload, cluster)) is None:
             self._running.forget(workload.workload_id)
-        elif spec.max_duration_ms is not None and workload.started_ms is not None:
-            overtime = self._running.lasted_ms(workload.workload_id, workload.started_ms) - spec.max_duration_ms
+        elif spec.max_duration_ms is not None:
+            overtime = self._running.lasted_ms(workload.workload_id, began_ms) - spec.max_duration_ms
         starting_service = spec.kind is Kind.SERVICE and workload.state == WorkloadState.STARTING
         return Observed(
             kind=spec.kind,
@@ -220,6 +220,16 @@ class WorkloadController:
             self._wake("cluster", workload.cluster_id)
         self._wake("broker", "cycle")
         self._wake("routes", "all")
+
+
+def _began_ms(workload: Workload, cluster: Cluster | None) -> int | None:
+    """Return since when it runs, or its program does: a service that is never healthy must not start for ever."""
+    match workload.state:
+        case WorkloadState.RUNNING:
+            return workload.started_ms
+        case WorkloadState.STARTING:
+            return cluster.driver_started_ms if cluster else None
+    return None
 
 
 def _driver_of(status: SliceStatus | None, workload: Workload) -> DriverStatus | None:
