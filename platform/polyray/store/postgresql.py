@@ -84,8 +84,11 @@ def engine_of(url: URL, *, lock_seconds: float, kept: int, most: int) -> Engine:
         "tcp_keepalives_count": 2,
     }
 
+    text_dumper = _text_dumper()
+
     @event.listens_for(engine, "connect")
     def bound(connection: Any, _record: object) -> None:
+        connection.adapters.register_dumper(str, text_dumper)
         connection.autocommit = True
         with connection.cursor() as cursor:
             chosen = ", ".join(["set_config(%s, %s, false)"] * len(bounds))
@@ -93,6 +96,17 @@ def engine_of(url: URL, *, lock_seconds: float, kept: int, most: int) -> Engine:
         connection.autocommit = False
 
     return engine
+
+
+def _text_dumper() -> type:
+    """Return what writes text for the server, which knows no NUL: such a name is not found, such a reason is told."""
+    from psycopg.types.string import StrDumper
+
+    class TextDumper(StrDumper):
+        def dump(self, obj: str) -> Any:
+            return super().dump(obj.replace("\0", "\N{REPLACEMENT CHARACTER}"))
+
+    return TextDumper
 
 
 def place(url: URL) -> str:

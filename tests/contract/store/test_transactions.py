@@ -41,6 +41,17 @@ def test_rows_stay_readable_after_their_transaction(store: Store) -> None:
     assert read.uid == 60_001
 
 
+def test_text_that_a_stranger_made_up_is_not_found_and_breaks_nothing(store: Store) -> None:
+    for name in ("", "vision\0", "\0", "'; DROP TABLE tenants; --", "%s", "%(name)s", "ü" * 1000, "\N{PILE OF POO}"):
+        with store.write() as session:
+            add_tenant(session, uid=1).display_name = name
+            session.flush()
+            assert session.get(Tenant, name) is None
+            kept = session.get_one(Tenant, "vision").display_name
+            assert kept.replace("\N{REPLACEMENT CHARACTER}", "\0") == name  # PostgreSQL's text knows no NUL
+            session.rollback()
+
+
 def test_an_error_in_a_write_leaves_nothing_of_it(store: Store) -> None:
     with pytest.raises(Broken), store.write() as session:
         add_tenant(session)
