@@ -8,7 +8,17 @@ import pytest
 
 from polyray.core.lifecycle import ClusterState, WorkloadState
 from polyray.core.spec import Kind, Retry, RetryReason
-from polyray.jobs.plan import EndCluster, Move, Observed, StartDriver, StopDriver, Wait, plan
+from polyray.jobs.plan import (
+    STOP_GRACE_SECONDS,
+    STOP_LIMIT_SECONDS,
+    EndCluster,
+    Move,
+    Observed,
+    StartDriver,
+    StopDriver,
+    Wait,
+    plan,
+)
 from polyray.tenants.cluster_plan import Loss
 from polyray.tenants.slices import DriverStatus
 
@@ -130,6 +140,12 @@ def test_a_stop_ends_the_program_first_and_then_the_workload() -> None:
     assert plan(stopping) == (StopDriver(), Wait())
     assert only_move(replace(stopping, driver=FAILED)).state is WorkloadState.STOPPED
     assert only_move(replace(stopping, cluster=GONE)).state is WorkloadState.STOPPED
+
+
+def test_a_program_of_which_nothing_is_heard_after_its_grace_is_ended_with_its_cluster() -> None:
+    stopping = replace(JOB, state=WorkloadState.STOPPING, stop_requested=True, driver=RUNS)
+    assert plan(replace(stopping, stop_asked_seconds=STOP_GRACE_SECONDS)) == (StopDriver(), Wait())
+    assert plan(replace(stopping, stop_asked_seconds=STOP_LIMIT_SECONDS)) == (EndCluster(),)
 
 
 def test_a_job_that_overruns_its_duration_fails_with_that_reason() -> None:

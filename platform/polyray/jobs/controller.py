@@ -67,6 +67,8 @@ class WorkloadController:
         self._probe = probe
         self._wake = wake
         self._running = Stopwatch(clock)
+        #: Workload -> monotonic seconds at which its program was first asked to end.
+        self._stop_asked: dict[str, float] = {}
 
     def pending(self) -> list[str]:
         """Return every workload that has not ended, and the ended ones whose cluster is still wanted."""
@@ -93,6 +95,7 @@ class WorkloadController:
             return Done(again_seconds=0.0)
         state = WorkloadState(rows.workload.state)
         if not actions and state in WORKLOAD.terminal:
+            self._stop_asked.pop(key, None)
             return Done(forget=True)
         waits = state in {WorkloadState.STARTING, WorkloadState.RUNNING, WorkloadState.STOPPING}
         return Done(again_seconds=POLL_SECONDS if waits else None)
@@ -124,6 +127,7 @@ class WorkloadController:
             kind=spec.kind,
             state=WorkloadState(workload.state),
             stop_requested=workload.stop_requested_ms is not None,
+            stop_asked_seconds=self._stop_asked_seconds(workload.workload_id),
             retry=spec.retry,
             retries=workload.retries,
             cluster=ClusterState(cluster.state) if cluster else None,
@@ -138,6 +142,10 @@ class WorkloadController:
             overtime_ms=overtime,
         )
 
+    def _stop_asked_seconds(self, workload_id: str) -> float:
+        now = self._clock.monotonic()
+        return now - self._stop_asked.get(workload_id, now)
+
     def _head_status(self, rows: _Rows) -> SliceStatus | None:
         if rows.head is None or rows.cluster is None or rows.cluster.state == ClusterState.GONE:
             return None
@@ -149,6 +157,7 @@ class WorkloadController:
                 self._start_driver(rows)
             case StopDriver(grace):
                 assert rows.head is not None
+                self._stop_asked.setdefault(rows.workload.workload_id, self._clock.monotonic())
                 self._fabric.stop_driver(rows.head.lease_id, _driver_id(rows.workload), grace)
             case Move():
                 self._move(rows.workload, action)

@@ -15,6 +15,8 @@ from polyray.tenants.slices import DriverStatus
 
 #: How long a driver may take to end after it was asked to.
 STOP_GRACE_SECONDS = 10.0
+#: Its slice kills a program after its grace; where nothing is heard of that, its cluster is ended over it.
+STOP_LIMIT_SECONDS = STOP_GRACE_SECONDS + 5.0
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class Observed:
     driver_asked: bool = False
     #: Whether the service answers its health check.
     healthy: bool = False
+    #: Since its program was first asked to end; 0 before.
+    stop_asked_seconds: float = 0.0
     #: Milliseconds it ran beyond its `max_duration`; 0 or less while it may go on.
     overtime_ms: int = 0
 
@@ -169,7 +173,8 @@ def _stopping(observed: Observed) -> tuple[Action, ...]:
     if observed.cluster in {None, ClusterState.GONE, ClusterState.STOPPING, ClusterState.LOST}:
         return (Move(WorkloadState.STOPPED),)
     if observed.driver is not None and observed.driver.running:
-        return (StopDriver(), Wait())
+        overdue = observed.stop_asked_seconds >= STOP_LIMIT_SECONDS
+        return (EndCluster(),) if overdue else (StopDriver(), Wait())
     return (Move(WorkloadState.STOPPED),)
 
 
