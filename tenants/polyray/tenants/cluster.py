@@ -17,6 +17,9 @@ from polyray.tenants.slices import PORTS_PER_SLICE, Address, Role, SliceSpec
 CLIENT_SERVER_PORTS = (10, 30)
 WORKER_PORTS = (30, PORTS_PER_SLICE)
 
+#: Of one Ray process's output; a second such file of older lines is kept. Ray's own limit is none for workers.
+RAY_LOG_BYTES = 32 * 2**20
+
 #: Bytes in the path of a unix socket, without its final zero.
 MAX_SOCKET_PATH_BYTES = 107
 #: What Ray adds to its temporary directory: `/session_<date>_<time>_<micros>_<pid>/sockets/<name>`.
@@ -123,6 +126,8 @@ def slice_environment(spec: SliceSpec, dirs: SliceDirs, python: str) -> dict[str
         "RAY_USAGE_STATS_ENABLED": "0",
         # With it Ray Client's proxy forks while gRPC's threads live, and the child may die at once.
         "GRPC_ENABLE_FORK_SUPPORT": "0",
+        "RAY_ROTATION_MAX_BYTES": str(RAY_LOG_BYTES),
+        "RAY_ROTATION_BACKUP_COUNT": "1",
     }
     return {**spec.env, **mine}
 

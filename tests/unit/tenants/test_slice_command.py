@@ -155,6 +155,8 @@ def test_the_environment_is_cleared_whatever_the_core_has(monkeypatch: pytest.Mo
         "RAY_AUTH_TOKEN_PATH": "/tmp/pr-0a1b2c/0123456789/token",
         "RAY_USAGE_STATS_ENABLED": "0",
         "GRPC_ENABLE_FORK_SUPPORT": "0",
+        "RAY_ROTATION_MAX_BYTES": "33554432",
+        "RAY_ROTATION_BACKUP_COUNT": "1",
     }
 
 
