@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from polyray.cli.context import cli_of
-from polyray.cli.render import Columns, Format, Output, emit_list, emit_one, emit_text, say, when
+from polyray.cli.follow import has_ended
+from polyray.cli.render import Columns, Format, Output, emit_list, emit_one, emit_text, say, warn, when
+from polyray.core.errors import Code, PolyrayError
+
+if TYPE_CHECKING:
+    from polyray.sdk.client import PolyrayClient
 
 app = typer.Typer(help="API keys for inference.", no_args_is_help=True)
 
@@ -31,11 +36,22 @@ def create(
 ) -> None:
     with cli_of(context).client() as client:
         made = client.create_key(name, service=service, ttl_days=days)
+        if service is not None and not _is_live(client, service):
+            warn(f"there is no service {service} now; the key opens it once it is deployed")
     if output is Format.TABLE:
         say(f"{made['key_id']} for {made.get('service') or 'all services'}, until {when(made.get('expires_ms'))}")
         emit_text(str(made["key"]))
     else:
         emit_one(made, {}, output)
+
+
+def _is_live(client: PolyrayClient, service: str) -> bool:
+    try:
+        return not has_ended(client.workload("services", service))
+    except PolyrayError as error:
+        if error.code is Code.NOT_FOUND:
+            return False
+        raise
 
 
 @app.command(help="List keys.")

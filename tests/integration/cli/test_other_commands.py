@@ -48,6 +48,13 @@ def test_a_keys_text_is_printed_once_alone_on_standard_output(ada: Run) -> None:
     assert ada("key", "revoke", key_id).code == 0
 
 
+def test_a_key_for_a_service_that_there_is_not_is_made_with_a_warning(ada: Run) -> None:
+    made = ada("key", "create", "early", "--service", "digtis")
+    assert made.code == 0, made.err
+    assert made.out.startswith("pr_")
+    assert "there is no service digtis now" in made.err
+
+
 def test_costs_and_tenants_are_shown(ada: Run) -> None:
     assert "$0.00" in ada("cost").out
     assert "vision" in ada("tenant", "ls").out
