@@ -16,7 +16,7 @@ from polyray.core.errors import PolyrayError
 
 def register(app: typer.Typer) -> None:
     app.command(help="Start the platform on this machine, and wait until it is ready.")(up)
-    app.command(help="End the platform on this machine: workloads, nodes, everything.")(down)
+    app.command(help="End the platform on this machine. What ran is queued, and runs again after the next up.")(down)
     app.command(help="Say what runs, in which isolation grade, and what that means.")(status)
     app.command("apply", help="Apply the operator's FILE: tenants, quotas, pools.")(apply)
 
