@@ -33,7 +33,7 @@ class Promises(RuleBasedStateMachine):
     @initialize(seed=st.integers(0, 2**16))
     def start(self, seed: int) -> None:
         self.clock = VirtualClock()
-        self.queue = KeyedQueue(RESYNC_SECONDS, MAX_BACKOFF_SECONDS, random.Random(seed))
+        self.queue = KeyedQueue(RESYNC_SECONDS, MAX_BACKOFF_SECONDS, rng=random.Random(seed))
         self.known: dict[str, Known] = {}
 
     @property
