@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 import subprocess
 import sys
 import time
@@ -168,6 +169,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         running.close()
         lease.end()
         assert lease.ended.wait(60)
+        shutil.rmtree(ray_dir)
 
 
 def test_a_stock_client_runs_tasks_and_a_named_actor(world: World) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,8 +22,11 @@ from polyray.fabric.core_head import (
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return load_settings(state_dir=tmp_path / "state")
+def settings(tmp_path: Path) -> Iterator[Settings]:
+    settings = load_settings(state_dir=tmp_path / "state")
+    yield settings
+    if settings.ray_dir.exists():
+        settings.ray_dir.rmdir()
 
 
 def test_the_head_comes_back_at_its_old_place(settings: Settings) -> None:
@@ -80,7 +84,6 @@ def test_its_token_is_a_private_file_and_in_no_argument(settings: Settings) -> N
 def test_rays_directory_is_private(settings: Settings) -> None:
     core_head_command(settings)
     assert stat.S_IMODE(settings.ray_dir.stat().st_mode) == 0o700
-    settings.ray_dir.rmdir()
 
 
 def test_a_ray_directory_that_somebody_else_put_there_is_refused(settings: Settings, tmp_path: Path) -> None:
