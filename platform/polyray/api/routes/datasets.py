@@ -8,14 +8,15 @@ from typing import Annotated, Any
 
 from fastapi import Path, Query
 from pydantic import BaseModel, ConfigDict
-from sqlalchemy import func, select, tuple_
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
 from polyray.api.dataset_files import place, prepare
 from polyray.api.deps import Caller, Given, guarded_router, may, member_tenant
 from polyray.api.idempotency import KeyHeader, Request, once
-from polyray.api.paging import DEFAULT_LIMIT, Cursor, CursorText, Limit, parse_cursor
+from polyray.api.paging import DEFAULT_LIMIT, CursorText, Limit
+from polyray.api.versions import versions_page
 from polyray.api.views import DatasetDetail, DatasetView, Page
 from polyray.core.errors import Invalid, NotFound
 from polyray.core.ids import parse_slug, shown
@@ -81,17 +82,10 @@ def listing(
     limit: Limit = DEFAULT_LIMIT,
 ) -> Page[DatasetView]:
     """List the tenant's dataset versions, by name, the newest version first."""
-    after = parse_cursor(cursor)
-    query = select(DatasetVersion).where(DatasetVersion.tenant == member_tenant(caller))
-    if name is not None:
-        query = query.where(DatasetVersion.name == name)
-    if after is not None:
-        query = query.where(tuple_(DatasetVersion.name, -DatasetVersion.version) > (after.id, -after.order))
-    query = query.order_by(DatasetVersion.name, DatasetVersion.version.desc()).limit(limit + 1)
+    tenant = member_tenant(caller)
     with services.store.read() as session:
-        rows = session.scalars(query).all()
-    more = Cursor(rows[limit - 1].version, rows[limit - 1].name).encode() if len(rows) > limit else None
-    return Page[DatasetView](items=[DatasetView(**_fields(row)) for row in rows[:limit]], next_cursor=more)
+        rows, more = versions_page(session, DatasetVersion, tenant=tenant, name=name, cursor=cursor, limit=limit)
+    return Page[DatasetView](items=[DatasetView(**_fields(row)) for row in rows], next_cursor=more)
 
 
 @router.get("/{name}/{version}", **may(Action.READ_DATASET))

@@ -6,13 +6,13 @@ from typing import Annotated, Any
 
 from fastapi import Path, Query
 from pydantic import BaseModel, ConfigDict, Field
-from sqlalchemy import select, tuple_
 from starlette.responses import Response
 
 from polyray.api.deps import Caller, Given, guarded_router, may, member_tenant
 from polyray.api.idempotency import KeyHeader, Request, once_long
-from polyray.api.paging import DEFAULT_LIMIT, Cursor, CursorText, Limit, parse_cursor
+from polyray.api.paging import DEFAULT_LIMIT, CursorText, Limit
 from polyray.api.scoping import own_workload
+from polyray.api.versions import versions_page
 from polyray.api.views import ModelView, Page
 from polyray.core.errors import Invalid, NotFound
 from polyray.core.ids import parse_slug, shown
@@ -70,17 +70,10 @@ def listing(
     limit: Limit = DEFAULT_LIMIT,
 ) -> Page[ModelView]:
     """List the tenant's model versions, by name, the newest version first."""
-    after = parse_cursor(cursor)
-    query = select(ModelVersion).where(ModelVersion.tenant == member_tenant(caller))
-    if name is not None:
-        query = query.where(ModelVersion.name == name)
-    if after is not None:
-        query = query.where(tuple_(ModelVersion.name, -ModelVersion.version) > (after.id, -after.order))
-    query = query.order_by(ModelVersion.name, ModelVersion.version.desc()).limit(limit + 1)
+    tenant = member_tenant(caller)
     with services.store.read() as session:
-        rows = session.scalars(query).all()
-    more = Cursor(rows[limit - 1].version, rows[limit - 1].name).encode() if len(rows) > limit else None
-    return Page[ModelView](items=[ModelView(**_fields(row)) for row in rows[:limit]], next_cursor=more)
+        rows, more = versions_page(session, ModelVersion, tenant=tenant, name=name, cursor=cursor, limit=limit)
+    return Page[ModelView](items=[ModelView(**_fields(row)) for row in rows], next_cursor=more)
 
 
 @router.get("/{name}/{version}", **may(Action.READ_MODEL))
