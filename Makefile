@@ -10,6 +10,8 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 /usr/bi
 	"$$python" -c 'import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null \
 	&& echo "$$python" && break; done)
 KEY := $(shell { pwd; cat pyproject.toml constraints.txt; } | sha256sum | cut -c1-16)
+# quick, or full: how much of what can be tried without end is tried (tests/faults).
+FAULTS ?= quick
 STAMP := $(VENV)/installed-$(KEY)
 
 .PHONY: help demo test test-fast lint format types imports check venv clean
@@ -20,11 +22,11 @@ help: ## say what there is
 demo: venv ## the whole product in the small, on this machine
 	@$(BIN)/python examples/demo/demo.py
 
-test: venv ## all tests; ARGS="tests/unit -k names" for some
-	@$(BIN)/python -m pytest $(ARGS)
+test: venv ## all tests; ARGS="tests/unit -k names" for some, FAULTS=full to try every fault
+	@$(BIN)/python -m pytest --faults=$(FAULTS) $(ARGS)
 
 test-fast: venv ## the tests that start no Ray
-	@$(BIN)/python -m pytest -m "not ray" $(ARGS)
+	@$(BIN)/python -m pytest -m "not ray" --faults=$(FAULTS) $(ARGS)
 
 lint: venv ## ruff: rules and format
 	@$(BIN)/ruff check .

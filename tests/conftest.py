@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import settings
@@ -10,6 +11,25 @@ from support.postgresql import PostgreSQLServer, running_server
 # The machines that run this are shared and slow at times: a slow example is no defect.
 settings.register_profile("polyray", deadline=None, print_blob=True)
 settings.load_profile("polyray")
+
+
+@dataclass(frozen=True)
+class Tier:
+    """How much of what can be tried without end is tried: little while one works, all of it in CI."""
+
+    full: bool
+
+    def pick(self, *, quick: int, full: int) -> int:
+        return full if self.full else quick
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--faults", choices=["quick", "full"], default="quick", help="how many faults are tried")
+
+
+@pytest.fixture(scope="session")
+def tier(pytestconfig: pytest.Config) -> Tier:
+    return Tier(full=pytestconfig.getoption("--faults") == "full")
 
 
 @pytest.fixture(scope="session")

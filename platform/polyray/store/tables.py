@@ -176,6 +176,8 @@ class Workload(Base):
     created_ms: Mapped[int]
     #: When the present wait began; the queue's order within a tenant.
     queued_ms: Mapped[int]
+    #: It is not tried again before this time: attempts that fail fast are paused, longer each time.
+    not_before_ms: Mapped[int | None]
     started_ms: Mapped[int | None]
     ended_ms: Mapped[int | None]
 
