@@ -12,6 +12,7 @@ import pytest
 
 from polyray.autoscaler.provider import InstanceState
 from polyray.tenants.slices import Gang, GangState, SliceSpec, SliceState
+from support.processes import argv_of, lives, parent_of
 from support.real_core import RealCore, kill_tree, real_core
 from support.wait import until
 
@@ -54,7 +55,7 @@ def keeper_of(core: RealCore) -> psutil.Process:
         for process in psutil.process_iter(["cmdline"])
         if any("slice_init" in text for text in process.info["cmdline"] or [])
         and any(str(core.settings.ray_dir) in text for text in process.info["cmdline"])
-        and not any("slice_init" in text for text in process.parent().cmdline())  # type: ignore[union-attr]
+        and not any("slice_init" in text for text in argv_of(parent_of(process)))
     )
 
 
@@ -65,7 +66,7 @@ def slice_processes(keeper: psutil.Process) -> list[psutil.Process]:
 
 
 def wait_nothing_left(core: RealCore, processes: list[psutil.Process]) -> None:
-    until(lambda: not [p for p in processes if p.is_running() and p.status() != "zombie"], seconds=30, what="its end")
+    until(lambda: not any(lives(process) for process in processes), seconds=30, what="its end")
     until(lambda: core.slice_directories() == [], seconds=10, what="its directory to go")
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
+from support.processes import argv_of, parent_of
 from support.wait import until
 
 RUNAWAY = """
@@ -137,7 +138,8 @@ def test_when_its_keeper_is_killed_no_process_is_left(one: Slice) -> None:
 
 
 def test_when_ray_ends_it_says_how_and_cleans_up(one: Slice) -> None:
-    next(p for p in one.processes() if p.ppid() == one.init().pid and p.cmdline()[1] == "-c").kill()
+    init = one.init()
+    next(p for p in one.processes() if parent_of(p) == init and argv_of(p)[1:2] == ["-c"]).kill()
     one.wait_gone()
     assert not one.directory.exists()
     exited = one.said("exited")

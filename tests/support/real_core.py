@@ -6,7 +6,6 @@ import json
 import os
 import secrets
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ from polyray.core.spec import CapacityType
 from polyray.fabric.client import FabricClient
 from polyray.fabric.core_head import core_environment, core_head_command
 from polyray.tenants.slices import Address, Gang, GangState, LeaseSpec, Role, SliceSpec, SliceState, SliceStatus
+from support.processes import kill_all
 from support.wait import until
 
 START_SECONDS = 90.0
@@ -194,10 +194,10 @@ def kill_tree(pid: int) -> None:
     """Kill a process and all it started with -9."""
     try:
         root = psutil.Process(pid)
-        for process in (root, *root.children(recursive=True)):
-            os.kill(process.pid, signal.SIGKILL)
-    except (psutil.NoSuchProcess, ProcessLookupError):
-        pass
+        tree = [root, *root.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return
+    kill_all(tree)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -283,10 +283,13 @@ def _living_pid(directory: Path) -> int | None:
 def _kill_tree(pid: int) -> None:
     try:
         root = psutil.Process(pid)
-        for process in (*root.children(recursive=True), root):
-            process.kill()
+        tree = [*root.children(recursive=True), root]
     except psutil.NoSuchProcess:
-        pass
+        return
+    for process in tree:
+        # One that ended meanwhile keeps none of the others alive.
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 def _argv(process: psutil.Process) -> list[str]:
