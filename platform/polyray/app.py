@@ -34,6 +34,7 @@ from polyray.broker.snapshot import Offering
 from polyray.control.definition import PlatformDefinition
 from polyray.control.leadership import KEY, Leadership
 from polyray.control.shutdown import drain
+from polyray.core import faultpoints
 from polyray.core import log as logging
 from polyray.core.clock import SystemClock
 from polyray.core.errors import OUTCOMES, PolyrayError
@@ -297,6 +298,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         settings = load_settings(state_dir=given.state_dir)
         logging.configure(settings.log_level, component="server")
+        faultpoints.arm()
         settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         listener = listen(settings)
         api_url = f"http://{settings.host}:{listener.getsockname()[1]}"

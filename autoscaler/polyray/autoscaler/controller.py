@@ -24,6 +24,7 @@ from polyray.autoscaler.provider import (
 from polyray.autoscaler.sightings import Sightings
 from polyray.broker.snapshot import Offering
 from polyray.core.clock import Clock, Stopwatch
+from polyray.core.faultpoints import outside
 from polyray.core.lifecycle import WORKLOAD, LeaseState, NodeState
 from polyray.core.platform_file import PlatformFile
 from polyray.core.reconcile import Done
@@ -178,7 +179,8 @@ class NodeController:
             self._move(node, NodeState.TERMINATING, f"there is no provider {node.provider}")
             return
         try:
-            instance = self._providers[node.provider].launch(node.node_id, offering)
+            with outside("cloud.launch"):
+                instance = self._providers[node.provider].launch(node.node_id, offering)
         except InsufficientCapacity as error:
             self._cooling.failed(offering.name, error.retry_after_seconds)
             self._move(node, NodeState.TERMINATING, str(error))
@@ -230,7 +232,8 @@ class NodeController:
         instance: Instance | None = None
         if provider is not None:
             try:
-                instance = provider.terminate(node.node_id)
+                with outside("cloud.terminate"):
+                    instance = provider.terminate(node.node_id)
             except NodeNotFound:
                 instance = None
         with self._store.write() as session:

@@ -9,6 +9,7 @@ from sqlalchemy import select
 
 from polyray.autoscaler.provider import InstanceState, NodeNotFound, NodeProvider
 from polyray.core.errors import PolyrayError
+from polyray.core.faultpoints import outside
 from polyray.core.lifecycle import NodeState
 from polyray.store.engine import Store
 from polyray.store.tables import Node
@@ -40,7 +41,8 @@ class OrphanSweep:
                 continue
             log.warning("orphan_ended", provider=name, instance=instance.instance_id, node=instance.intent_id)
             try:
-                provider.terminate(instance.intent_id)
+                with outside("cloud.terminate"):
+                    provider.terminate(instance.intent_id)
             except NodeNotFound:
                 continue
             except PolyrayError as error:

@@ -11,6 +11,7 @@ import structlog
 from polyray.autoscaler.provider import Instance, NodeProvider
 from polyray.core.clock import Clock
 from polyray.core.errors import PolyrayError, Unavailable
+from polyray.core.faultpoints import outside
 from polyray.tenants.slices import Fabric, FabricNode
 
 log = structlog.get_logger(__name__)
@@ -64,7 +65,8 @@ class Sightings:
         if provider not in self._providers:
             return None
         try:
-            listed = {instance.intent_id: instance for instance in self._providers[provider].list()}
+            with outside("cloud.list"):
+                listed = {instance.intent_id: instance for instance in self._providers[provider].list()}
         except PolyrayError as error:
             self._tell_silence(f"provider {provider}", error)
             return None
@@ -73,7 +75,8 @@ class Sightings:
 
     def _ask_core(self) -> Mapping[str, FabricNode] | None:
         try:
-            nodes = self._fabric.nodes()
+            with outside("fabric.nodes"):
+                nodes = self._fabric.nodes()
         except Unavailable as error:
             self._tell_silence("core", error)
             return None

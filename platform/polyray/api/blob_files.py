@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from polyray.core.errors import Code, Invalid, PolyrayError, Unavailable
+from polyray.core.faultpoints import outside
 from polyray.core.layout import Layout
 
 #: What a broken upload left is removed at some later upload of the tenant.
@@ -79,8 +80,9 @@ class Incoming:
             os.fchmod(self._descriptor, 0o444)
             os.fsync(self._descriptor)
             place.parent.mkdir(mode=0o700, exist_ok=True)
-            self._path.rename(place)
-            sync_directory(place.parent)
+            with outside("file.blob"):
+                self._path.rename(place)
+                sync_directory(place.parent)
         self._path = None
 
 

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from polyray.api.blob_files import sync_directory
+from polyray.core.faultpoints import outside
 from polyray.core.layout import Layout
 from polyray.data.manifest import Manifest
 
@@ -35,6 +36,7 @@ def prepare(layout: Layout, tenant: str, manifest: Manifest) -> Path:
 def place(layout: Layout, tenant: str, name: str, version: int, prepared: Path) -> None:
     """Move a prepared version into its place; what a crash left there is no row's and goes."""
     place_ = layout.dataset(tenant, name, version)
-    shutil.rmtree(place_, ignore_errors=True)
-    prepared.rename(place_)
-    sync_directory(place_.parent)
+    with outside("file.dataset"):
+        shutil.rmtree(place_, ignore_errors=True)
+        prepared.rename(place_)
+        sync_directory(place_.parent)

@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from polyray.api.problems import internal, problem
 from polyray.core.errors import Code, Forbidden, PolyrayError, Unauthenticated
+from polyray.core.faultpoints import reach
 from polyray.core.ids import new_id, shown
 
 log = structlog.get_logger(__name__)
@@ -146,6 +147,7 @@ class _Exchange:
             chunks.append(chunk)
             more = message.get("more_body", False)
         self._body = b"".join(chunks)
+        reach("api.body.after")
 
     async def receive(self) -> Message:
         if self._body is None:
@@ -155,6 +157,7 @@ class _Exchange:
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
+            reach("api.answer.before")
             self.status = message["status"]
             headers = MutableHeaders(scope=message)
             for name, value in SECURITY_HEADERS.items():

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 from polyray.core.clock import Clock
+from polyray.core.faultpoints import outside
 from polyray.core.platform_file import PlatformFile, load_platform_file
 from polyray.store.engine import Store
 from polyray.tenants.definitions import apply_definitions
@@ -51,6 +52,7 @@ class PlatformDefinition:
                 file.write(kept.model_dump_json(indent=1))
                 file.flush()
                 os.fsync(file.fileno())
-            partial.replace(self._path)
+            with outside("file.platform"):
+                partial.replace(self._path)
             self._current = kept
         return changes

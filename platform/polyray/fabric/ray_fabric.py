@@ -21,6 +21,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from polyray.core.clock import Clock, SystemClock
 from polyray.core.errors import NotFound, PolyrayError, Unavailable
+from polyray.core.faultpoints import outside
 from polyray.core.settings import Settings
 from polyray.fabric.core_head import core_place
 from polyray.fabric.lease_actor import LeaseActor
@@ -97,23 +98,25 @@ class RayFabric:
         with self._changing:
             group = self._group(gang.cluster_id)
             if group is None:
-                placement_group(
-                    [bundle_of(lease) for lease in gang.leases],
-                    strategy="PACK",
-                    name=gang.cluster_id,
-                    lifetime="detached",
-                    bundle_label_selector=[{NODE_LABEL: lease.node_id} for lease in gang.leases],
-                )
+                with outside("core.make_group"):
+                    placement_group(
+                        [bundle_of(lease) for lease in gang.leases],
+                        strategy="PACK",
+                        name=gang.cluster_id,
+                        lifetime="detached",
+                        bundle_label_selector=[{NODE_LABEL: lease.node_id} for lease in gang.leases],
+                    )
                 return GangStatus(cluster_id=gang.cluster_id, state=GangState.PENDING, detail="asked of the core")
             leases = self._leases()
             status = gang_status(group, leases, self._clock.now_ms())
             if status.state is GangState.REJECTED and group.state is not GroupState.REMOVED:
-                remove_placement_group(_handle_of(group))
+                _remove(group)
             elif status.state is GangState.PENDING and group.state is GroupState.CREATED:
                 known = {lease.lease_id for lease in leases}
                 for index, lease in enumerate(gang.leases):
                     if lease.lease_id not in known:
-                        self._make_lease_actor(gang.cluster_id, lease, group, index)
+                        with outside("core.make_actor"):
+                            self._make_lease_actor(gang.cluster_id, lease, group, index)
             return status
 
     def release(self, cluster_id: str) -> GangStatus:
@@ -131,7 +134,7 @@ class RayFabric:
                 if lease.lease_id in ended or overdue or not lease.alive:
                     self._kill(lease)
             if overdue or len(ended) == sum(lease.alive for lease in leases):
-                remove_placement_group(_handle_of(group))
+                _remove(group)
                 return self._wait_absent(cluster_id, group.group_id)
             return GangStatus(
                 cluster_id=cluster_id, state=GangState.PENDING, detail=f"{len(leases) - len(ended)} leases are ending"
@@ -248,7 +251,8 @@ class RayFabric:
         if lease is None:
             raise NotFound("lease", lease_id)
         try:
-            ray.get(getattr(self._actor(lease), method).remote(*arguments), timeout=ANSWER_SECONDS)
+            with outside(f"actor.{method}"):
+                ray.get(getattr(self._actor(lease), method).remote(*arguments), timeout=ANSWER_SECONDS)
         except RayTaskError as error:
             if isinstance(error.cause, PolyrayError):
                 raise error.cause from None
@@ -260,9 +264,10 @@ class RayFabric:
 
     def _end_slices(self, leases: tuple[LeaseRecord, ...]) -> set[str]:
         """Ask the lease actors to end their slices; return the leases of which nothing is left."""
-        calls = {lease.lease_id: self._actor(lease).end.remote(ANSWER_SECONDS - 1.0) for lease in leases if lease.alive}
-        if calls:
-            ray.wait(list(calls.values()), num_returns=len(calls), timeout=ANSWER_SECONDS)
+        with outside("actor.end"):
+            calls = {each.lease_id: self._actor(each).end.remote(ANSWER_SECONDS - 1.0) for each in leases if each.alive}
+            if calls:
+                ray.wait(list(calls.values()), num_returns=len(calls), timeout=ANSWER_SECONDS)
         ended = set()
         for lease_id, call in calls.items():
             try:
@@ -276,7 +281,8 @@ class RayFabric:
 
     def _kill(self, lease: LeaseRecord) -> None:
         try:
-            ray.kill(self._actor(lease), no_restart=True)
+            with outside("core.kill_actor"):
+                ray.kill(self._actor(lease), no_restart=True)
         except ValueError:
             pass  # It is gone.
 
@@ -292,6 +298,11 @@ class RayFabric:
                 return GangStatus(cluster_id=cluster_id, state=GangState.ABSENT)
             time.sleep(0.05)
         return GangStatus(cluster_id=cluster_id, state=GangState.PENDING, detail="the core is removing it")
+
+
+def _remove(group: Group) -> None:
+    with outside("core.remove_group"):
+        remove_placement_group(_handle_of(group))
 
 
 def _handle_of(group: Group) -> PlacementGroup:

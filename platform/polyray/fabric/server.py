@@ -27,6 +27,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from polyray.core import faultpoints
 from polyray.core.errors import OUTCOMES, Code, Invalid, PolyrayError, Unavailable
 from polyray.core.log import configure
 from polyray.core.private import private_directory
@@ -236,6 +237,7 @@ def bind(path: Path) -> socket.socket:
 def main() -> None:
     settings = load_settings()
     configure(settings.log_level, component="fabric")
+    faultpoints.arm()
 
     def connect() -> Fabric:
         from polyray.fabric.ray_fabric import RayFabric  # imports Ray, which takes seconds

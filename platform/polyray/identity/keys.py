@@ -24,6 +24,7 @@ from jwt.algorithms import RSAAlgorithm
 
 from polyray.core.clock import Clock, SystemClock
 from polyray.core.errors import Invalid
+from polyray.core.faultpoints import outside
 
 _FILE = re.compile(r"(?P<purpose>[a-z]+)-(?P<created_ms>\d{1,16})-(?P<kid>[0-9a-f]{16})\.pem")
 
@@ -141,7 +142,8 @@ class SigningKeys:
             file.write(pem)
             file.flush()
             os.fsync(file.fileno())
-        unfinished.rename(path)
+        with outside("file.key"):
+            unfinished.rename(path)
         return key
 
 

@@ -11,6 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from polyray.core.clock import Clock, Stopwatch
+from polyray.core.faultpoints import outside
 from polyray.core.layout import Layout
 from polyray.core.lifecycle import WORKLOAD, ClusterState, WorkloadState
 from polyray.core.reconcile import Done
@@ -158,7 +159,8 @@ class WorkloadController:
             case StopDriver(grace):
                 assert rows.head is not None
                 self._stop_asked.setdefault(rows.workload.workload_id, self._clock.monotonic())
-                self._fabric.stop_driver(rows.head.lease_id, _driver_id(rows.workload), grace)
+                with outside("fabric.stop_driver"):
+                    self._fabric.stop_driver(rows.head.lease_id, _driver_id(rows.workload), grace)
             case Move():
                 self._move(rows.workload, action)
             case EndCluster():
@@ -177,17 +179,17 @@ class WorkloadController:
             if row.driver_started_ms is None:
                 row.driver_started_ms = self._clock.now_ms()
         run_dir = self._layout.run(workload.tenant, workload.workload_id)
-        run_files.write(run_dir, description)
-        self._fabric.start_driver(
-            rows.head.lease_id,
-            DriverSpec(
-                driver_id=_driver_id(workload),
-                argv=(sys.executable, "-m", RUNNERS[Kind(workload.kind)], str(run_dir)),
-                cwd=str(run_dir),
-                env={"RAY_ADDRESS": rows.address.gcs, "PYTHONUNBUFFERED": "1"},
-                log_path=str(self._layout.driver_log(workload.tenant, workload.workload_id)),
-            ),
+        with outside("file.run"):
+            run_files.write(run_dir, description)
+        driver = DriverSpec(
+            driver_id=_driver_id(workload),
+            argv=(sys.executable, "-m", RUNNERS[Kind(workload.kind)], str(run_dir)),
+            cwd=str(run_dir),
+            env={"RAY_ADDRESS": rows.address.gcs, "PYTHONUNBUFFERED": "1"},
+            log_path=str(self._layout.driver_log(workload.tenant, workload.workload_id)),
         )
+        with outside("fabric.start_driver"):
+            self._fabric.start_driver(rows.head.lease_id, driver)
 
     def _move(self, seen: Workload, move: Move) -> None:
         """Step a workload, unless it is not where it was when that was decided."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlalchemy import select
 
 from polyray.core.errors import Conflict, Invalid, NotFound
+from polyray.core.faultpoints import outside
 from polyray.core.lifecycle import WorkloadState
 from polyray.store.engine import Store
 from polyray.store.tables import Lease, Workload
@@ -29,4 +30,5 @@ def kill_worker(store: Store, fabric: Fabric, workload_id: str, rank: int) -> No
     ranks = sorted(by_rank)[1:] or [0]
     if rank not in ranks:
         raise Invalid(f"there is no worker of rank {rank}", field="rank", hint=f"its workers are {ranks}")
-    fabric.kill_slice(by_rank[rank])
+    with outside("fabric.kill_slice"):
+        fabric.kill_slice(by_rank[rank])

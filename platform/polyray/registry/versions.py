@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 
 from polyray.core.beneath import read_beneath
 from polyray.core.errors import Conflict, Invalid, NotFound
+from polyray.core.faultpoints import outside
 from polyray.core.file_set import FileEntry, files_digest
 from polyray.core.ids import parse_slug, shown
 from polyray.core.layout import Layout
@@ -76,9 +77,10 @@ def register(
             )
             target = layout.model(tenant, name, row.version)
             # No row names what may be there: a crash between the rename and the commit left it.
-            shutil.rmtree(target, ignore_errors=True)
-            arriving.rename(target)
-            _sync(models)
+            with outside("file.model"):
+                shutil.rmtree(target, ignore_errors=True)
+                arriving.rename(target)
+                _sync(models)
             session.add(row)
     finally:
         shutil.rmtree(arriving, ignore_errors=True)

@@ -25,6 +25,7 @@ from sqlalchemy.exc import TimeoutError as PoolExhausted
 from sqlalchemy.orm import Session, sessionmaker
 
 from polyray.core.errors import Invalid, Unavailable
+from polyray.core.faultpoints import reach
 from polyray.store import postgresql
 
 #: What PostgreSQL needs to be told for what SQLite gives every reader.
@@ -57,6 +58,7 @@ class Store:
         Raises:
             Unavailable: if the database does not answer.
         """
+        reach("store.read.before")
         with _mapped(), self._sessions() as session:
             if self.on_postgresql:
                 session.connection(execution_options=_SNAPSHOT)
@@ -70,12 +72,16 @@ class Store:
             Unavailable: if the write lock is not had in time, the database is full, read-only or gone, or
                 the transaction was lost.
         """
+        reach("store.write.before")
         with _mapped(), self._sessions() as session, session.begin():
             if self.on_postgresql:
                 session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": postgresql.WRITE_LOCK})
             else:
                 session.connection(execution_options={"polyray_begin": "IMMEDIATE"})
             yield session
+            session.flush()
+            reach("store.commit.before")
+        reach("store.commit.after")
 
     def close(self) -> None:
         self.engine.dispose()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from polyray.core.clock import Clock
+from polyray.core.faultpoints import outside
 from polyray.core.reconcile import Done
 from polyray.core.settings import Settings
 from polyray.serving import routes
@@ -46,5 +47,6 @@ class RouteController:
                 signing_keys=self._signing_keys(),
                 now_ms=self._clock.now_ms(),
             )
-        self._gateway.apply(wanted)
+        with outside("gateway.apply"):
+            self._gateway.apply(wanted)
         return Done(again_seconds=RESYNC_SECONDS)

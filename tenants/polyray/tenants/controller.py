@@ -13,6 +13,7 @@ from sqlalchemy import select
 
 from polyray.core.clock import Clock, Stopwatch
 from polyray.core.errors import NotFound, Unavailable
+from polyray.core.faultpoints import outside
 from polyray.core.layout import Layout
 from polyray.core.lifecycle import ClusterState, LeaseState, NodeState
 from polyray.core.reconcile import Done
@@ -86,7 +87,7 @@ class ClusterController:
             self._granted.forget(key)
             if key in self._held():
                 # A row is written before the core is asked: whoever asked for this, nobody owns it.
-                log.info("released_again", cluster=key, state=self._fabric.release(key).state)
+                log.info("released_again", cluster=key, state=self._release(key).value)
             return Done(forget=True)
         observed = self._observe(rows, self._observer.view())
         actions = plan(observed)
@@ -140,7 +141,8 @@ class ClusterController:
         """Do one action; return whether to look again soon."""
         match action:
             case HoldGang():
-                self._fabric.grant(gang_of(rows))
+                with outside("fabric.grant"):
+                    self._fabric.grant(gang_of(rows))
                 self._observer.hurry()
             case NewSlice(rank, reason):
                 self._new_slice(rows.cluster.cluster_id, rank, reason)
@@ -149,7 +151,7 @@ class ClusterController:
             case Move(state, reason, loss):
                 self._move(rows.cluster.cluster_id, state, reason, loss)
             case ReleaseGang():
-                if self._fabric.release(rows.cluster.cluster_id).state is GangState.ABSENT:
+                if self._release(rows.cluster.cluster_id) is GangState.ABSENT:
                     self._finish(rows.cluster.cluster_id)
                     return False
             case Wait():
@@ -179,9 +181,14 @@ class ClusterController:
 
     def _send_slice(self, rows: ClusterRows, rank: int) -> None:
         try:
-            self._fabric.start_slice(slice_spec(rows, rank, self._settings, self._layout))
+            with outside("fabric.start_slice"):
+                self._fabric.start_slice(slice_spec(rows, rank, self._settings, self._layout))
         except NotFound as error:
             raise Unavailable(f"the core does not show lease {rows.leases[rank].lease_id} yet") from error
+
+    def _release(self, cluster_id: str) -> GangState:
+        with outside("fabric.release"):
+            return self._fabric.release(cluster_id).state
 
     def _move(self, cluster_id: str, state: ClusterState, reason: str, loss: Loss | None) -> None:
         with self._store.write() as session:

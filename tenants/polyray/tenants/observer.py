@@ -15,6 +15,7 @@ import structlog
 
 from polyray.core.clock import Clock
 from polyray.core.errors import Unavailable
+from polyray.core.faultpoints import outside
 from polyray.tenants.slices import Fabric, FabricNode, GangStatus, SliceStatus
 
 log = structlog.get_logger(__name__)
@@ -73,12 +74,13 @@ class Observer:
     def refresh(self) -> None:
         """Look once, and tell what changed."""
         at = self._clock.monotonic()
-        new = View(
-            at=at,
-            nodes={node.node_id: node for node in self._fabric.nodes()},
-            gangs={gang.cluster_id: gang for gang in self._fabric.gangs()},
-            slices={status.lease_id: status for status in self._fabric.slices()},
-        )
+        with outside("fabric.view"):
+            new = View(
+                at=at,
+                nodes={node.node_id: node for node in self._fabric.nodes()},
+                gangs={gang.cluster_id: gang for gang in self._fabric.gangs()},
+                slices={status.lease_id: status for status in self._fabric.slices()},
+            )
         old, self._view = self._view, new
         for cluster_id in changed_clusters(old, new):
             self._on_change(cluster_id)

@@ -26,6 +26,7 @@ from polyray.autoscaler.providers.local_node import start_ticks, write_json
 from polyray.broker.snapshot import Offering
 from polyray.core.clock import Clock, SystemClock
 from polyray.core.errors import Unavailable
+from polyray.core.faultpoints import outside
 from polyray.core.ids import is_id
 from polyray.core.private import private_directory
 from polyray.core.resources import CPU, MEMORY, is_gpu
@@ -108,7 +109,8 @@ class LocalProvider:
                 intent_id, offering.name, offering.boot_seconds, block, str(temp_dir), self._clock.now_ms()
             )
             write_json(directory / "instance.json", asdict(record))
-            self._spawn(directory)
+            with outside("node.start"):
+                self._spawn(directory)
             instance = self._instance(directory)
             assert instance is not None
             return instance
