@@ -1,7 +1,7 @@
 """The only place where a state changes.
 
-`step` checks the transition table, writes the state and appends the event, all in the caller's write
-transaction: an event exists if and only if the step was made.
+`step` checks the transition table, writes the state and appends the event to the chain, all in the caller's
+write transaction: an event exists if and only if the step was made. Nothing else writes events.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from polyray.core.lifecycle import (
     TransitionTable,
     WorkloadState,
 )
+from polyray.store import chain
 from polyray.store.tables import Cluster, Event, Lease, Node, Workload
 
 Row = Workload | Cluster | Lease | Node
@@ -40,7 +41,7 @@ def step(session: Session, row: Row, finish: State, *, now_ms: int, reason: str 
     told = reason or why
     if not isinstance(row, Lease):
         row.state_reason = told
-    session.add(_event(row, entity_id, start.value, finish.value, told, now_ms))
+    chain.append(session, _event(row, entity_id, start.value, finish.value, told, now_ms))
 
 
 def created(session: Session, row: Row, *, now_ms: int, reason: str) -> None:
@@ -48,12 +49,13 @@ def created(session: Session, row: Row, *, now_ms: int, reason: str) -> None:
     table, entity_id = described(row)
     row.state = table.initial.value
     session.add(row)
-    session.add(_event(row, entity_id, "", table.initial.value, reason, now_ms))
+    chain.append(session, _event(row, entity_id, "", table.initial.value, reason, now_ms))
 
 
 def note(session: Session, kind: str, entity_id: str, *, tenant: str | None, now_ms: int, reason: str) -> None:
     """Tell something that is no step, such as a refusal or a restarted slice."""
-    session.add(Event(at_ms=now_ms, kind=kind, entity_id=entity_id, tenant=tenant, start="", finish="", reason=reason))
+    event = Event(at_ms=now_ms, kind=kind, entity_id=entity_id, tenant=tenant, start="", finish="", reason=reason)
+    chain.append(session, event)
 
 
 def described(row: Row) -> tuple[TransitionTable, str]:

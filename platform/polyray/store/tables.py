@@ -337,6 +337,8 @@ class Event(Base):
     start: Mapped[str] = mapped_column(String(20))
     finish: Mapped[str] = mapped_column(String(20))
     reason: Mapped[str]
+    #: SHA-256 over what it says and the `chain` of the event before it (`polyray.store.chain`).
+    chain: Mapped[str] = mapped_column(String(64), server_default="")
 
 
 class IdempotencyKey(Base):

@@ -1,4 +1,10 @@
-"""What a workload keeps when it is tried again: its place in the queue, and a pause before the next attempt."""
+"""What a workload keeps when it is tried again: its place in the queue, and a pause before the next attempt.
+
+Events become a chain: those that are there are chained in their order.
+"""
+
+import hashlib
+import json
 
 import sqlalchemy as sa
 from alembic import op
@@ -11,7 +17,27 @@ depends_on = None
 
 def upgrade() -> None:
     op.add_column("workloads", sa.Column("not_before_ms", sa.BigInteger(), nullable=True))
+    op.add_column("events", sa.Column("chain", sa.String(64), server_default="", nullable=False))
+    _chain_events(op.get_bind())
+
+
+def _chain_events(connection: sa.Connection) -> None:
+    """Chain all events as `polyray.store.chain` does today; that this stays so, whatever becomes of that, is meant."""
+    said = ("at_ms", "kind", "entity_id", "tenant", "start", "finish", "reason")
+    events = sa.table("events", sa.column("event_id"), sa.column("chain"), *map(sa.column, said))
+    page = sa.select(events.c.event_id, *(events.c[name] for name in said)).order_by(events.c.event_id).limit(1000)
+    put = sa.update(events).where(events.c.event_id == sa.bindparam("of")).values(chain=sa.bindparam("hash"))
+    last, before = 0, "0" * 64
+    while rows := connection.execute(page.where(events.c.event_id > last)).all():
+        chained = []
+        for event_id, *values in rows:
+            text = json.dumps([before, *values], ensure_ascii=True, separators=(",", ":"))
+            before = hashlib.sha256(text.encode()).hexdigest()
+            chained.append({"of": event_id, "hash": before})
+        connection.execute(put, chained)
+        last = rows[-1].event_id
 
 
 def downgrade() -> None:
+    op.drop_column("events", "chain")
     op.drop_column("workloads", "not_before_ms")
