@@ -31,6 +31,7 @@ from polyray.autoscaler.cooling import Cooling
 from polyray.autoscaler.offerings import offerings_of
 from polyray.autoscaler.providers.local import LocalProvider
 from polyray.broker.snapshot import Offering
+from polyray.control.auditing import Auditor
 from polyray.control.definition import PlatformDefinition
 from polyray.control.leadership import KEY, Leadership
 from polyray.control.shutdown import drain
@@ -56,6 +57,7 @@ from polyray.jobs.snapshots import refusal
 from polyray.jobs.workers import kill_worker
 from polyray.serving.controller import RouteController
 from polyray.serving.haproxy import HAProxyGateway, gateway_url
+from polyray.store.anchors import Anchors
 from polyray.store.engine import Store
 from polyray.store.fenced import FencedStore
 from polyray.store.migrate import migrate
@@ -80,7 +82,11 @@ class Platform:
         clock = SystemClock()
         self.settings, self.clock, self.api_url = settings, clock, api_url
         self.store = Store(settings.store_url)
+        self.store.require_sound()
         migrate(self.store)
+        self.leadership = Leadership(self.store, clock)
+        self.auditor = Auditor(self.store, Anchors(settings.state_dir), clock, self.leadership.held)
+        self.auditor.begin()
         self.definition = PlatformDefinition(self.store, clock, settings.state_dir / "platform.json")
         self.definition.load(settings.platform_file)
         keys_dir = settings.state_dir / "keys"
@@ -90,7 +96,6 @@ class Platform:
         self.fabric = FabricClient(settings.state_dir / "run" / "fabric.sock")
         self.gateway = HAProxyGateway(settings)
         self.sandbox = ProcessSandbox(settings.ray_dir)
-        self.leadership = Leadership(self.store, clock)
         #: What the reconcilers write to: a paused control plane that wakes after it was succeeded changes nothing.
         self.as_leader = FencedStore(self.store, KEY, self.leadership.epoch)
         self.cooling = Cooling(clock)
@@ -168,13 +173,20 @@ class Platform:
             kill_worker=lambda workload_id, rank: kill_worker(self.store, self.fabric, workload_id, rank),
             apply_platform=self.definition.apply,
             endpoints=lambda: Endpoints(self.api_url, gateway_url(self.settings)),
-            probes={"store": self._probe_store, "fabric": self._probe_fabric, "gateway": self._probe_gateway},
+            audit=self.auditor,
+            probes={
+                "store": self._probe_store,
+                "fabric": self._probe_fabric,
+                "gateway": self._probe_gateway,
+                "history": self._probe_history,
+            },
             grade=(self.sandbox.grade.value, " ".join(notes)),
         )
 
     def start(self) -> None:
         self.leadership.start()
         self.observer.start()
+        self.auditor.start()
         for loop in self.loops.values():
             loop.start()
 
@@ -189,6 +201,7 @@ class Platform:
         for loop in self.loops.values():
             loop.stop()
         self.observer.stop()
+        self.auditor.stop()
         self.leadership.give_up()
         self.fabric.close()
         self.store.close()
@@ -238,12 +251,15 @@ class Platform:
     def _probe_store(self) -> Probe:
         with self.store.read() as session:
             session.execute(text("SELECT 1"))
-        return Probe(True, self.store.engine.dialect.name)
+        return Probe(True, self.store.told())
 
     def _probe_fabric(self) -> Probe:
         view = self.observer.view()
         alive = sum(node.alive for node in view.nodes.values())
         return Probe(True, f"{alive} nodes, {len(view.gangs)} clusters, {len(view.slices)} leases")
+
+    def _probe_history(self) -> Probe:
+        return Probe(*self.auditor.said())
 
     def _probe_gateway(self) -> Probe:
         return Probe(True, f"{len(self.gateway.actual())} clusters routed")

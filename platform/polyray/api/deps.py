@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, cast
+from functools import partial, wraps
+from inspect import iscoroutinefunction
+from typing import Annotated, Any, Protocol, cast
 
+from anyio import CapacityLimiter, to_thread
+from anyio.lowlevel import RunVar
 from fastapi import APIRouter, Depends, Request
 from fastapi.routing import APIRoute
 from sqlalchemy.orm import Session
@@ -23,6 +27,7 @@ from polyray.core.settings import Settings
 from polyray.core.spec import WorkloadSpec
 from polyray.identity.policy import Action, allowed
 from polyray.identity.tokens import PlatformTokens, Principal
+from polyray.store.audit import Audit
 from polyray.store.engine import Store
 
 GIB = 2**30
@@ -40,6 +45,16 @@ class Probe:
 
     ok: bool
     detail: str = ""
+
+
+class History(Protocol):
+    """Says whether the chain of events is whole."""
+
+    def verify(self) -> Audit:
+        """Walk all of it; seconds for a million events."""
+
+    def acknowledge(self, by: str) -> Audit:
+        """Take it that somebody knows of the gaps there are."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +75,7 @@ class Services:
     #: Applies the operator's file and tells what changed; idempotent.
     apply_platform: Callable[[PlatformFile], list[str]]
     endpoints: Callable[[], Endpoints]
+    audit: History
     #: By component; each answers within a second. `store`, `fabric` and `gateway` decide readiness.
     probes: Mapping[str, Callable[[], Probe]]
     #: Isolation grade of the nodes, and what it means in one sentence.
@@ -116,12 +132,35 @@ def public() -> dict[str, Any]:
 
 
 class GuardedRoute(APIRoute):
-    """A route that names its action, or does not exist: nothing is open because somebody forgot."""
+    """A route that names its action, or does not exist: nothing is open because somebody forgot.
+
+    What may write runs in threads of its own: however many wait for the database's one writer, reads find a thread.
+    """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **kwargs: Any) -> None:
         if "x-polyray-action" not in (kwargs.get("openapi_extra") or {}):
             raise TypeError(f"{path} names no action: decorate it with **may(...) or **public()")
+        if not set(kwargs.get("methods") or ["GET"]) <= _READING and not iscoroutinefunction(endpoint):
+            endpoint = _among_writers(endpoint)
         super().__init__(path, endpoint, **kwargs)
+
+
+_READING = {"GET", "HEAD"}
+WRITER_THREADS = 40
+#: One for each event loop.
+_writers: RunVar[CapacityLimiter] = RunVar("polyray_writers")
+
+
+def _among_writers(endpoint: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(endpoint)
+    async def call(*arguments: Any, **named: Any) -> Any:
+        limiter = _writers.get(None)
+        if limiter is None:
+            limiter = CapacityLimiter(WRITER_THREADS)
+            _writers.set(limiter)
+        return await to_thread.run_sync(partial(endpoint, *arguments, **named), limiter=limiter)
+
+    return call
 
 
 def guarded_router(prefix: str, tag: str) -> APIRouter:

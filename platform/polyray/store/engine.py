@@ -14,19 +14,19 @@ No network call belongs inside a transaction.
 from __future__ import annotations
 
 import sqlite3
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
-from sqlalchemy import URL, Engine, create_engine, event, make_url, text
-from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, OperationalError
+from sqlalchemy import URL, Engine, make_url, text
+from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolExhausted
 from sqlalchemy.orm import Session, sessionmaker
 
 from polyray.core.errors import Invalid, Unavailable
 from polyray.core.faultpoints import reach
-from polyray.store import postgresql
+from polyray.store import postgresql, sqlite
 
 #: What PostgreSQL needs to be told for what SQLite gives every reader.
 _SNAPSHOT = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
@@ -46,6 +46,7 @@ class Store:
     def __init__(self, url: str) -> None:
         self.engine = _engine(url)
         self._sessions = sessionmaker(self.engine, expire_on_commit=False)
+        self._writing = threading.Lock()
 
     @property
     def on_postgresql(self) -> bool:
@@ -73,15 +74,44 @@ class Store:
                 the transaction was lost.
         """
         reach("store.write.before")
-        with _mapped(), self._sessions() as session, session.begin():
+        with _mapped(), self._turn() as wait_ms, self._sessions() as session, session.begin():
             if self.on_postgresql:
                 session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": postgresql.WRITE_LOCK})
             else:
-                session.connection(execution_options={"polyray_begin": "IMMEDIATE"})
+                session.connection(execution_options={sqlite.BEGIN: "IMMEDIATE", sqlite.WAIT_MS: wait_ms})
             yield session
             session.flush()
             reach("store.commit.before")
         reach("store.commit.after")
+
+    def require_sound(self) -> None:
+        """Look for damage that the database can find by itself.
+
+        Raises:
+            Unavailable: naming what is damaged, and the way out.
+        """
+        if not self.on_postgresql:  # which checks pages as it reads them
+            with _mapped():
+                sqlite.require_sound(self.engine)
+
+    def told(self) -> str:
+        """Say in a word what the database is, and how long the journal of SQLite's is."""
+        size = 0 if self.on_postgresql else sqlite.journal_bytes(self.engine)
+        return self.engine.dialect.name + (f", journal of {size >> 20} MiB" if size >= 2**20 else "")
+
+    @contextmanager
+    def _turn(self) -> Iterator[int]:
+        """Wait for this process's writers before; yield the milliseconds that are left to wait for others'.
+
+        One that waits here needs no connection yet, so that readers find one however many writers wait.
+        """
+        began = time.monotonic()
+        if not self._writing.acquire(timeout=BUSY_SECONDS):
+            raise Unavailable("the database is locked: the writes before do not end", hint="try again in a moment")
+        try:
+            yield max(round((BUSY_SECONDS - (time.monotonic() - began)) * 1000), 1)
+        finally:
+            self._writing.release()
 
     def close(self) -> None:
         self.engine.dispose()
@@ -100,24 +130,7 @@ def _mapped() -> Iterator[None]:
 
 
 def _refusal(error: DBAPIError) -> Unavailable | None:
-    if not isinstance(error.orig, sqlite3.Error):
-        return postgresql.refusal(error)
-    if isinstance(error, OperationalError):
-        return Unavailable(f"the database does not take this now: {error.orig}", hint="try again in a moment")
-    # A file that is no database, or a spoilt one, comes as the plain base class.
-    if type(error) is DatabaseError:
-        return Unavailable(f"the database cannot be used: {error.orig}", hint="restore it, or name another")
-    return None
-
-
-def _create_private(path: Path) -> None:
-    """Make an empty database file that only its owner reads; SQLite gives its journals the same mode."""
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not path.exists():
-            path.touch(mode=0o600)
-    except OSError as error:
-        raise Unavailable(f"the database cannot be made: {error}", hint="make its directory writable") from error
+    return sqlite.refusal(error) if isinstance(error.orig, sqlite3.Error) else postgresql.refusal(error)
 
 
 def _url(given: str) -> URL:
@@ -137,31 +150,5 @@ def _url(given: str) -> URL:
 
 def _engine(given: str) -> Engine:
     url = _url(given)
-    if url.get_backend_name() == "postgresql":
-        return postgresql.engine_of(url, lock_seconds=BUSY_SECONDS, kept=KEPT_CONNECTIONS, most=MAX_CONNECTIONS)
-    path = url.database
-    if path and path != ":memory:":
-        _create_private(Path(path))
-    # Opening a connection costs more than most reads; a session has one to itself while it lasts.
-    engine = create_engine(
-        url,
-        pool_size=KEPT_CONNECTIONS,
-        max_overflow=MAX_CONNECTIONS - KEPT_CONNECTIONS,
-        pool_timeout=BUSY_SECONDS,
-        hide_parameters=True,  # they are tenants' rows
-        connect_args={"timeout": BUSY_SECONDS},
-    )
-
-    @event.listens_for(engine, "connect")
-    def configure(connection: sqlite3.Connection, _record: object) -> None:
-        connection.isolation_level = None  # we say BEGIN ourselves
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=FULL")
-        connection.execute("PRAGMA foreign_keys=ON")
-
-    @event.listens_for(engine, "begin")
-    def begin(connection: Any) -> None:
-        mode = connection.get_execution_options().get("polyray_begin", "DEFERRED")
-        connection.exec_driver_sql(f"BEGIN {mode}")
-
-    return engine
+    bound = postgresql.engine_of if url.get_backend_name() == "postgresql" else sqlite.engine_of
+    return bound(url, lock_seconds=BUSY_SECONDS, kept=KEPT_CONNECTIONS, most=MAX_CONNECTIONS)

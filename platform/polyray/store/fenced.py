@@ -22,6 +22,7 @@ class FencedStore(Store):
     def __init__(self, store: Store, key: str, epoch: Callable[[], int | None]) -> None:
         self.engine = store.engine
         self._sessions = store._sessions
+        self._writing = store._writing
         self._key = key
         self._epoch = epoch
 

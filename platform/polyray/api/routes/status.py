@@ -50,8 +50,8 @@ def status(services: Given) -> StatusView:
 
 
 @router.get("/healthz", **public())
-def healthz() -> Health:
-    """Answer if the process does."""
+async def healthz() -> Health:
+    """Answer if the process does, whatever its threads wait for."""
     return Health(ok=True)
 
 
