@@ -18,6 +18,7 @@ from polyray.api.app import create_app
 from polyray.api.deps import Endpoints, Probe, Services
 from polyray.broker.feasibility import feasible
 from polyray.broker.snapshot import Offering, TenantView
+from polyray.control.auditing import Auditor
 from polyray.core.clock import SystemClock
 from polyray.core.errors import Unauthenticated
 from polyray.core.explain import Explanation
@@ -29,6 +30,7 @@ from polyray.core.spec import CapacityType, WorkloadSpec
 from polyray.identity.keys import SigningKeys
 from polyray.identity.provider import Identity
 from polyray.identity.tokens import PlatformTokens
+from polyray.store.anchors import Anchors
 from polyray.store.engine import Store
 from polyray.store.migrate import migrate
 from polyray.store.tables import Quota
@@ -145,6 +147,7 @@ def make_platform(directory: Path, *, max_blob_bytes: int = 2**20) -> Platform:
         kill_worker=lambda workload_id, rank: killed.append((workload_id, rank)),
         apply_platform=lambda given: apply_definitions(store, given, now_ms=clock.now_ms()),
         endpoints=lambda: Endpoints(BASE_URL, GATEWAY_URL),
+        audit=Auditor(store, Anchors(directory), clock, lambda: True),
         probes={name: lambda name=name: probes[name] for name in probes},  # type: ignore[misc]
         grade=("process", "tenants must trust each other"),
         max_blob_bytes=max_blob_bytes,

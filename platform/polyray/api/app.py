@@ -14,7 +14,7 @@ from polyray.api.following import Followers
 from polyray.api.gate import Gate, GateMiddleware
 from polyray.api.hosts import host_allowed
 from polyray.api.problems import install
-from polyray.api.routes import blobs, costs, datasets, identity, keys, models, queue, status, tenants
+from polyray.api.routes import audit, blobs, costs, datasets, identity, keys, models, queue, status, tenants
 from polyray.api.routes.workloads import workload_router
 from polyray.core.spec import Kind
 
@@ -53,7 +53,7 @@ def create_app(services: Services) -> FastAPI:
     install(app)
     for kind in Kind:
         app.include_router(workload_router(kind))
-    for routes in (blobs, datasets, models, keys, queue, costs, tenants, identity, status):
+    for routes in (blobs, datasets, models, keys, queue, costs, tenants, audit, identity, status):
         app.include_router(routes.router)
 
     def docs() -> HTMLResponse:

@@ -261,3 +261,40 @@ class TokenView(View):
     expires_in: int
     tenant: str | None
     role: str
+
+
+class AuditEventView(View):
+    event_id: int
+    at_ms: int
+    kind: str
+    entity_id: str
+    tenant: str | None
+    start: str
+    finish: str
+    reason: str
+    chain: str
+
+
+class GapView(View):
+    """Events that are lost, and known to be: by a restore, or found when the platform started."""
+
+    first: int
+    last: int
+    #: The event that tells of it.
+    event_id: int
+    at_ms: int
+    restored: bool
+    #: Of one that was found, whether somebody said that he knows.
+    acknowledged: bool
+    reason: str
+
+
+class AuditView(View):
+    ok: bool
+    events: int
+    anchors: int
+    head_event_id: int
+    head_chain: str
+    #: What is wrong, a sentence each.
+    findings: list[str]
+    gaps: list[GapView]

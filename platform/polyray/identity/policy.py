@@ -40,6 +40,8 @@ class Action(StrEnum):
     READ_COSTS = "read_costs"
     READ_TENANTS = "read_tenants"
     APPLY_PLATFORM = "apply_platform"
+    READ_AUDIT = "read_audit"
+    ACKNOWLEDGE_AUDIT = "acknowledge_audit"
     #: Through the gateway.
     USE_CLUSTER = "use_cluster"
     READ_DASHBOARD = "read_dashboard"
@@ -74,6 +76,8 @@ ALLOWED: dict[Action, frozenset[Role]] = {
     Action.READ_COSTS: _ALL,
     Action.READ_TENANTS: _ALL,
     Action.APPLY_PLATFORM: frozenset({Role.OPERATOR}),
+    Action.READ_AUDIT: frozenset({Role.OPERATOR}),
+    Action.ACKNOWLEDGE_AUDIT: frozenset({Role.OPERATOR}),
     Action.USE_CLUSTER: _WRITERS,
     Action.READ_DASHBOARD: _TENANT,
     Action.CALL_SERVICE: _TENANT,

@@ -11,7 +11,7 @@ import hashlib
 import json
 from typing import NamedTuple
 
-from sqlalchemy import select
+from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
 from polyray.store.tables import Event
@@ -61,8 +61,20 @@ def append(session: Session, event: Event) -> None:
     session.info[_HEAD] = (session.get_nested_transaction() or session.get_transaction(), event.chain)
 
 
-def _kept(text: str | None) -> str | None:
+def _kept(said: str | None) -> str | None:
     """Return text as every database keeps it: PostgreSQL's knows no NUL, and no encoding knows half a character."""
-    if text is None:
+    if said is None:
         return None
-    return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
+    return said.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
+
+
+def skip_to(session: Session, event_id: int) -> None:
+    """Let the next event have this id, which is above all that there are: ids of lost events are never used again."""
+    session.flush()
+    if session.get_bind().dialect.name == "postgresql":
+        session.execute(
+            text("SELECT setval(pg_get_serial_sequence('events', 'event_id'), :last)"), {"last": event_id - 1}
+        )
+        return
+    session.execute(text("DELETE FROM sqlite_sequence WHERE name = 'events'"))
+    session.execute(text("INSERT INTO sqlite_sequence (name, seq) VALUES ('events', :last)"), {"last": event_id - 1})
