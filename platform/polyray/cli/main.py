@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from polyray.cli import access, cost, data, job, key, model, node, platform, service, session, tenant, work
+from polyray.cli import access, audit, cost, data, job, key, model, node, platform, service, session, tenant, work
 from polyray.cli.context import Cli
 from polyray.cli.follow import WORKLOAD_FAILED_EXIT
 from polyray.cli.render import say, show_error
@@ -69,6 +69,7 @@ for name, group_app in {
     "key": key.app,
     "node": node.app,
     "tenant": tenant.app,
+    "audit": audit.app,
 }.items():
     app.add_typer(group_app, name=name)
 cost.register(app)

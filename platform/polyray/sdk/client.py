@@ -89,6 +89,18 @@ class PolyrayClient:
         """Make tenants, quotas, people and pools what the operator's file says. Idempotent."""
         return self._post("/v1/platform", dict(platform))
 
+    def audit_events(self) -> Iterator[Json]:
+        """Return all that happened on the platform, the newest first, page by page. For operators."""
+        return self._all("/v1/audit")
+
+    def verify_audit(self) -> Json:
+        """Have the chain of all events verified, and return what is wrong with it. For operators."""
+        return self._get("/v1/audit/verify")
+
+    def acknowledge_audit(self) -> Json:
+        """Say that the gaps in the history are known. For operators."""
+        return self._post("/v1/audit/acknowledge", {})
+
     # Workloads; `route` is `jobs`, `sessions` or `services`, `ref` an id or a live name
 
     def submit(
