@@ -10,7 +10,7 @@ from polyray.core.lifecycle import ClusterState
 from polyray.tenants.cluster_plan import (
     ENDED_SECONDS,
     GRANT_SECONDS,
-    MAX_GENERATIONS,
+    MAX_SHORT_STARTS,
     MISSING_SECONDS,
     HoldGang,
     Loss,
@@ -27,7 +27,7 @@ from polyray.tenants.slices import GangState, SliceState
 
 
 def member(rank: int, seen: SliceState | None = SliceState.READY, generation: int = 1, **more: object) -> Member:
-    given: dict[str, object] = {"node_alive": True, "seen_generation": generation, **more}
+    given: dict[str, object] = {"node_alive": True, "seen_generation": generation, "short_starts": generation, **more}
     return Member(rank=rank, generation=generation, seen=seen, **given)  # type: ignore[arg-type]
 
 
@@ -92,13 +92,19 @@ def test_a_dead_worker_slice_is_started_again_under_its_lease() -> None:
 
 
 def test_a_slice_that_cannot_be_kept_up_ends_the_cluster() -> None:
-    dead = member(1, SliceState.EXITED, MAX_GENERATIONS)
+    dead = member(1, SliceState.EXITED, MAX_SHORT_STARTS)
     (move,) = plan(observed(ClusterState.STARTING_WORKERS, member(0), dead))
     assert move == Move(ClusterState.LOST, "rank 1 could not be kept up after 5 starts: ", Loss.CLUSTER_LOST)
 
 
+def test_a_worker_that_dies_once_a_week_is_started_again_for_ever() -> None:
+    dead = member(1, SliceState.EXITED, 100, short_starts=1)
+    (again,) = plan(observed(ClusterState.STARTING_WORKERS, member(0), dead))
+    assert isinstance(again, NewSlice)
+
+
 def test_the_last_start_that_is_allowed_gets_its_chance_though_the_view_still_shows_the_end_of_the_one_before() -> None:
-    sent = member(1, SliceState.EXITED, MAX_GENERATIONS, seen_generation=MAX_GENERATIONS - 1)
+    sent = member(1, SliceState.EXITED, MAX_SHORT_STARTS, seen_generation=MAX_SHORT_STARTS - 1)
     assert plan(observed(ClusterState.STARTING_WORKERS, member(0), sent)) == (SendSlice(1),)
 
 

@@ -18,6 +18,7 @@ from polyray.core.reconcile import Done
 from polyray.core.settings import Settings
 from polyray.core.spec import Kind, WorkloadSpec
 from polyray.jobs import run_files
+from polyray.jobs.pauses import pause_ms
 from polyray.jobs.plan import Action, EndCluster, Move, Observed, StartDriver, StopDriver, Wait, plan
 from polyray.store.engine import Store
 from polyray.store.steps import step
@@ -205,6 +206,7 @@ class WorkloadController:
             if move.state is WorkloadState.QUEUED:
                 workload.queued_ms = now_ms
                 workload.retries += int(move.counts)
+                workload.not_before_ms = now_ms + pause_ms(workload.workload_id, _lifetimes_ms(session, workload))
             if move.state in WORKLOAD.terminal:
                 workload.ended_ms, workload.exit_code = now_ms, move.exit_code
                 workload.live_name = workload.explanation = None
@@ -231,6 +233,14 @@ class WorkloadController:
             self._wake("cluster", workload.cluster_id)
         self._wake("broker", "cycle")
         self._wake("routes", "all")
+
+
+def _lifetimes_ms(session: Session, workload: Workload) -> list[int]:
+    """Return how long its attempts lived, the latest last; those that a shutdown ended do not count."""
+    ended = select(Cluster).where(
+        Cluster.workload_id == workload.workload_id, Cluster.ended_ms.is_not(None), Cluster.loss != Loss.SHUTDOWN.value
+    )
+    return [(c.ended_ms or 0) - c.created_ms for c in session.scalars(ended.order_by(Cluster.attempt))]
 
 
 def _began_ms(workload: Workload, cluster: Cluster | None) -> int | None:

@@ -232,6 +232,9 @@ class Lease(Base):
     epoch: Mapped[int]
     #: Counts the slices started under this lease; a new one gets a new port block.
     generation: Mapped[int] = mapped_column(default=0)
+    #: Of those, the latest in a row that did not last (`polyray.tenants.cluster_plan.LASTING_MS`).
+    short_starts: Mapped[int] = mapped_column(default=0)
+    slice_started_ms: Mapped[int | None]
     granted_ms: Mapped[int]
     active_ms: Mapped[int | None]
     released_ms: Mapped[int | None]

@@ -14,8 +14,10 @@ from enum import StrEnum
 from polyray.core.lifecycle import ClusterState
 from polyray.tenants.slices import GangState, SliceState
 
-#: Starts of one slice under one lease before the cluster is given up.
-MAX_GENERATIONS = 5
+#: Starts in a row, none of which lasted, before the cluster is given up.
+MAX_SHORT_STARTS = 5
+#: A slice that lived for so long was a good one.
+LASTING_MS = 600_000
 #: A lease actor that an answering core does not show for so long is gone (T_lease).
 MISSING_SECONDS = 30.0
 #: One that the core itself says has ended does not come back; so long for its word on the node, which says more.
@@ -41,6 +43,8 @@ class Member:
     #: Starts that the row has; 0 before the first.
     generation: int
     node_alive: bool
+    #: Starts since a slice last lived for `LASTING_MS`, the present one included.
+    short_starts: int
     #: None where the core shows no lease actor.
     seen: SliceState | None
     seen_generation: int = 0
@@ -186,8 +190,9 @@ def _loss(observed: Observed) -> Move | None:
     if served and head.seen is SliceState.EXITED:
         return Move(finish, f"its head died: {head.detail or 'no word'}", Loss.CLUSTER_LOST)
     for member in observed.members:
-        if member.seen is SliceState.EXITED and member.seen_generation >= MAX_GENERATIONS:
-            told = f"rank {member.rank} could not be kept up after {member.generation} starts: {member.detail}"
+        exited = member.seen is SliceState.EXITED and member.seen_generation == member.generation
+        if exited and member.short_starts >= MAX_SHORT_STARTS:
+            told = f"rank {member.rank} could not be kept up after {member.short_starts} starts: {member.detail}"
             return Move(finish, told, Loss.CLUSTER_LOST)
     return None
 

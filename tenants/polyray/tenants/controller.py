@@ -23,6 +23,7 @@ from polyray.store.steps import note, step
 from polyray.store.tables import Cluster
 from polyray.tenants import ports
 from polyray.tenants.cluster_plan import (
+    LASTING_MS,
     Action,
     HoldGang,
     Loss,
@@ -110,6 +111,7 @@ class ClusterController:
                 Member(
                     rank=lease.rank,
                     generation=lease.generation,
+                    short_starts=lease.short_starts,
                     node_alive=node.state in {NodeState.READY, NodeState.CORDONED},
                     seen=status.state if status else None,
                     seen_generation=status.generation if status else 0,
@@ -174,6 +176,9 @@ class ClusterController:
                     now_ms=now_ms,
                 )
             lease.generation += 1
+            began_ms, lease.slice_started_ms = lease.slice_started_ms, now_ms
+            lasted = began_ms is not None and now_ms - began_ms >= LASTING_MS
+            lease.short_starts = 1 if lasted else lease.short_starts + 1
             session.flush()
             rows = read_cluster(session, cluster_id)
         assert rows is not None
