@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from polyray.autoscaler.cooling import Cooling
 from polyray.autoscaler.node_plan import Action, End, Idle, Join, Launch, Move, Observed, Seen, plan
 from polyray.autoscaler.offerings import offerings_of
-from polyray.autoscaler.orphans import OrphanSweep
+from polyray.autoscaler.orphans import OrphanSweep, billed_as, take_bill
 from polyray.autoscaler.pools import PoolKeeper
 from polyray.autoscaler.provider import (
     Instance,
@@ -69,7 +69,7 @@ class NodeController:
         self._cooling = cooling
         self._wake = wake
         self._sightings = Sightings(providers, fabric, clock)
-        self._sweep = OrphanSweep(store, providers)
+        self._sweep = OrphanSweep(store, providers, clock, lambda node_id: wake(self.kind, node_id))
         self._pools = PoolKeeper(store, clock, lambda: offerings_of(platform()), cooling, wake)
         #: Node -> monotonic seconds since which the running core has called it dead.
         self._dead_since: dict[str, float] = {}
@@ -107,7 +107,7 @@ class NodeController:
             self._dead_since.pop(key, None)
             self._asked_for.forget(key)
             return Done(forget=True)
-        if observed.instance is not None and not _billed(node, observed.instance):
+        if observed.instance is not None and not billed_as(node, observed.instance):
             self._take_bill(node.node_id, observed.instance)
         actions = plan(observed, self._clock.now_ms())
         for action in actions:
@@ -211,7 +211,7 @@ class NodeController:
             node.idle_since_ms = None
             if instance is not None:
                 node.instance_id = instance.instance_id
-                _bill(node, instance)
+                take_bill(node, instance)
             clusters = set(session.scalars(select(Lease.cluster_id).where(*_live_on(node.node_id))))
         log.info("node_moved", node=node.node_id, state=state.value, reason=node.state_reason)
         for cluster_id in clusters:
@@ -241,7 +241,7 @@ class NodeController:
             if row.state != NodeState.TERMINATING:
                 return
             if instance is not None:
-                _bill(row, instance)
+                take_bill(row, instance)
             if instance is None or instance.state is InstanceState.TERMINATED:
                 if row.billed_from_ms is not None and row.billed_to_ms is None:
                     row.billed_to_ms = max(self._clock.now_ms(), row.billed_from_ms)
@@ -254,22 +254,7 @@ class NodeController:
 
     def _take_bill(self, node_id: str, instance: Instance) -> None:
         with self._store.write() as session:
-            _bill(session.get_one(Node, node_id), instance)
-
-
-def _billed(node: Node, instance: Instance) -> bool:
-    """Return whether the row says what the provider bills."""
-    return (instance.billed_from_ms in {None, node.billed_from_ms}) and (
-        instance.billed_to_ms in {None, node.billed_to_ms}
-    )
-
-
-def _bill(node: Node, instance: Instance) -> None:
-    """Take over what the provider bills."""
-    if instance.billed_from_ms is not None:
-        node.billed_from_ms = instance.billed_from_ms
-    if instance.billed_to_ms is not None:
-        node.billed_to_ms = instance.billed_to_ms
+            take_bill(session.get_one(Node, node_id), instance)
 
 
 def _live_on(node_id: str) -> tuple[ColumnElement[bool], ...]:

@@ -26,6 +26,8 @@ class LineKind(StrEnum):
     BOOT = "boot"
     #: What no lease held.
     IDLE = "idle"
+    #: The same of a cloud node that was launched for nobody: one that no row knew, or whose workload is unknown.
+    UNATTRIBUTED = "unattributed"
 
 
 @dataclass(frozen=True)
@@ -176,9 +178,14 @@ def _claims(node: NodeInterval, held: Sequence[LeaseInterval], start: int) -> di
     if claimed > 1:
         return {key: share / claimed for key, share in shares.items()}
     if claimed < 1:
-        booting = node.ready_ms is None or start < node.ready_ms
-        shares[LineKind.BOOT if booting else LineKind.IDLE, node.launched_for] = 1 - claimed
+        shares[_unclaimed(node, start), node.launched_for] = 1 - claimed
     return shares
+
+
+def _unclaimed(node: NodeInterval, start: int) -> LineKind:
+    if node.launched_for == PLATFORM and node.capacity_type is not CapacityType.RESERVED:
+        return LineKind.UNATTRIBUTED
+    return LineKind.BOOT if node.ready_ms is None or start < node.ready_ms else LineKind.IDLE
 
 
 def _edges(node: NodeInterval, leases: Sequence[LeaseInterval]) -> list[int]:

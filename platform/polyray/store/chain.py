@@ -72,9 +72,8 @@ def skip_to(session: Session, event_id: int) -> None:
     """Let the next event have this id, which is above all that there are: ids of lost events are never used again."""
     session.flush()
     if session.get_bind().dialect.name == "postgresql":
-        session.execute(
-            text("SELECT setval(pg_get_serial_sequence('events', 'event_id'), :last)"), {"last": event_id - 1}
-        )
+        put = text("SELECT setval(pg_get_serial_sequence('events', 'event_id'), :next, false)")
+        session.execute(put, {"next": event_id})
         return
     session.execute(text("DELETE FROM sqlite_sequence WHERE name = 'events'"))
     session.execute(text("INSERT INTO sqlite_sequence (name, seq) VALUES ('events', :last)"), {"last": event_id - 1})
