@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import socket
 import threading
-from pathlib import Path
 
 import structlog
 
 from polyray.core.clock import Clock
 from polyray.core.errors import PolyrayError, Unavailable
 from polyray.core.ids import new_id
+from polyray.core.owners import machine as _machine
 from polyray.store import claims
 from polyray.store.engine import Store
 
@@ -92,13 +90,6 @@ class Leadership:
             except PolyrayError as error:
                 log.warning("claim_not_renewed", error=str(error))
             self._stopping.wait(RENEW_SECONDS if self.held() else 1.0)
-
-
-def _machine() -> str:
-    """Return a name of what this process's pid is a pid of: hosts of one name, and containers, are told apart."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text()
-    pids = os.readlink("/proc/self/ns/pid")
-    return f"{socket.gethostname()[:24]}-{hashlib.sha256((boot + pids).encode()).hexdigest()[:8]}"
 
 
 def _dead_here(owner: str) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +43,12 @@ def register(
     path: str,
     created_by: str,
     now_ms: int,
+    registered: Callable[[Session, ModelVersion], None] = lambda session, row: None,
 ) -> ModelVersion:
     """Make the next version of model `name` from `path` (a file or directory) in the job's run directory.
 
-    The files are whole on disk before the row exists. Two calls make two versions.
+    The files are whole on disk before the row exists. Two calls make two versions. `registered` is called in
+    the transaction that writes the row.
 
     Raises:
         Invalid: if the name or path is none, or holds no or too many files.
@@ -82,6 +85,7 @@ def register(
                 arriving.rename(target)
                 _sync(models)
             session.add(row)
+            registered(session, row)
     finally:
         shutil.rmtree(arriving, ignore_errors=True)
     return row

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import func, select
 
-from polyray.core.errors import Invalid, Unavailable
-from polyray.store.tables import DatasetVersion, IdempotencyKey, Workload
+from polyray.api.idempotency import Conclude, Request, once_long
+from polyray.api.views import BlobView
+from polyray.core.errors import Conflict, Invalid, Unavailable
+from polyray.core.owners import machine, this_process
+from polyray.store.tables import Blob, DatasetVersion, IdempotencyKey, Workload
 from support.api import Platform, job, manifest_of, put_blob
 
 
@@ -156,22 +161,93 @@ def test_a_long_call_sent_again_while_it_runs_is_told_to_wait(
     assert ada.post("/v1/models", json=body, headers={"Idempotency-Key": "m"}).status_code == 422
 
 
-def test_a_long_call_whose_process_died_can_be_sent_again(platform: Platform, ada: TestClient) -> None:
-    from polyray.api.idempotency import Request, once_long
-    from polyray.api.views import BlobView
-
+def announced(platform: Platform, call: str) -> Request:
+    """A long call under key `m` that somebody announced and has not answered; `call` names who."""
     principal = platform.services.tokens.verify(platform.token("ada"))
     request, now_ms = Request(principal, "m", "POST /v1/models", {}), platform.services.clock.now_ms()
-
-    def work() -> BlobView:
-        return BlobView(sha256="x", size_bytes=1)
-
     with platform.store.write() as session:
         session.add(
             IdempotencyKey(
-                principal="vision/ada", key="m", request_hash=request.digest, status=0, body=b"", created_ms=now_ms
+                principal="vision/ada",
+                key="m",
+                request_hash=request.digest,
+                status=0,
+                body=call.encode(),
+                created_ms=now_ms,
             )
         )
+    return request
+
+
+def sent_again(platform: Platform, request: Request, *, after_ms: int = 1000) -> int:
+    def work(conclude: Conclude) -> BlobView:
+        answer = BlobView(sha256="x", size_bytes=1)
+        with platform.store.write() as session:
+            conclude(session, answer)
+        return answer
+
+    now_ms = platform.services.clock.now_ms() + after_ms
+    return once_long(platform.store, request, now_ms=now_ms, status=201, work=work).status_code
+
+
+def test_a_long_call_whose_process_died_can_be_sent_again_at_once(platform: Platform) -> None:
+    with subprocess.Popen(["sleep", "60"]) as other:
+        name = f"{machine()}/{other.pid}/{Path(f'/proc/{other.pid}/stat').read_text().split()[21]}"
+        request = announced(platform, f"{name} req-000000000001")
+        with pytest.raises(Unavailable):
+            sent_again(platform, request)
+        other.kill()
+    assert sent_again(platform, request) == 201
+
+
+def test_a_long_call_that_ended_in_this_process_without_a_word_can_be_sent_again_at_once(platform: Platform) -> None:
+    request = announced(platform, f"{this_process()} req-000000000001")
+    assert sent_again(platform, request) == 201
+
+
+def test_a_long_call_of_another_machine_is_waited_for_ten_minutes(platform: Platform) -> None:
+    request = announced(platform, "another-0123abcd/1/2 req-000000000001")
     with pytest.raises(Unavailable):
-        once_long(platform.store, request, now_ms=now_ms + 1000, status=201, work=work)
-    assert once_long(platform.store, request, now_ms=now_ms + 600_001, status=201, work=work).status_code == 201
+        sent_again(platform, request)
+    assert sent_again(platform, request, after_ms=600_001) == 201
+
+
+def test_a_long_call_that_was_taken_for_dead_makes_nothing_when_it_wakes(platform: Platform) -> None:
+    request = announced(platform, "another-0123abcd/1/2 req-000000000001")
+
+    def slow(conclude: Conclude) -> BlobView:
+        with platform.store.write() as session:  # meanwhile another was sent, and answered
+            row = session.get_one(IdempotencyKey, ("vision/ada", "m"))
+            row.body, row.status = b"{}", 201
+        with platform.store.write() as session:
+            session.add(Blob(tenant="vision", sha256="0" * 64, size_bytes=1, created_ms=1))
+            conclude(session, BlobView(sha256="x", size_bytes=1))
+        raise AssertionError("it concluded")
+
+    now_ms = platform.services.clock.now_ms() + 600_001
+    with pytest.raises(Conflict):
+        once_long(platform.store, request, now_ms=now_ms, status=201, work=slow)
+    with platform.store.read() as session:
+        assert session.get(Blob, ("vision", "0" * 64)) is None
+        assert session.get_one(IdempotencyKey, ("vision/ada", "m")).body == b"{}"
+
+
+def test_a_model_and_its_answer_are_kept_together_or_not_at_all(
+    platform: Platform, ada: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = ada.post("/v1/jobs", json=job()).json()["id"]
+    artifacts = platform.layout.run("vision", mine) / "artifacts"
+    artifacts.mkdir(parents=True)
+    (artifacts / "model").write_bytes(b"weights")
+    body, key = {"name": "m", "job_id": mine, "path": "artifacts/model"}, {"Idempotency-Key": "m"}
+
+    def lost(request: Request, *_: object, **__: object) -> None:
+        raise OSError("the connection is gone")  # right after the commit: nobody has the answer
+
+    with monkeypatch.context() as dying:
+        dying.setattr("polyray.api.idempotency._answer", lost)
+        assert ada.post("/v1/models", json=body, headers=key).status_code == 500
+    again = ada.post("/v1/models", json=body, headers=key)
+    assert (again.status_code, again.json()["version"]) == (201, 1)
+    assert again.headers["idempotency-replayed"] == "true"
+    assert len(ada.get("/v1/models").json()["items"]) == 1

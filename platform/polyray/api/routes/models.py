@@ -6,10 +6,11 @@ from typing import Annotated, Any
 
 from fastapi import Path, Query
 from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy.orm import Session
 from starlette.responses import Response
 
 from polyray.api.deps import Caller, Given, guarded_router, may, member_tenant
-from polyray.api.idempotency import KeyHeader, Request, once_long
+from polyray.api.idempotency import Conclude, KeyHeader, Request, once_long
 from polyray.api.paging import DEFAULT_LIMIT, CursorText, Limit
 from polyray.api.scoping import own_workload
 from polyray.api.versions import versions_page
@@ -44,7 +45,10 @@ def register(services: Given, caller: Caller, body: Register, idempotency_key: K
         except NotFound as error:
             raise Invalid(error.message, field="job_id", hint=error.hint) from None
 
-    def work() -> ModelView:
+    def work(conclude: Conclude) -> ModelView:
+        def registered(session: Session, row: ModelVersion) -> None:
+            conclude(session, ModelView(**_fields(row)))
+
         row = versions.register(
             services.store,
             services.layout,
@@ -54,6 +58,7 @@ def register(services: Given, caller: Caller, body: Register, idempotency_key: K
             path=body.path,
             created_by=caller.subject,
             now_ms=now_ms,
+            registered=registered,
         )
         return ModelView(**_fields(row))
 
