@@ -6,6 +6,7 @@ so that a test reads as a story and takes milliseconds.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from sqlalchemy import select
 from polyray.autoscaler.controller import NodeController
 from polyray.autoscaler.cooling import Cooling
 from polyray.autoscaler.offerings import offerings_of
-from polyray.core.clock import VirtualClock
+from polyray.autoscaler.provider import NodeProvider
+from polyray.core.clock import Clock, VirtualClock
 from polyray.core.errors import PolyrayError
 from polyray.core.ids import new_id
 from polyray.core.lifecycle import ClusterState, LeaseState
@@ -25,6 +27,7 @@ from polyray.core.spec import Kind, parse_workload
 from polyray.jobs.controller import WorkloadController
 from polyray.jobs.scheduling import Scheduler
 from polyray.serving.controller import RouteController
+from polyray.serving.gateway import Gateway
 from polyray.store.engine import Store
 from polyray.store.migrate import migrate
 from polyray.store.steps import created
@@ -32,7 +35,7 @@ from polyray.store.tables import Cluster, Event, Lease, Node, Workload
 from polyray.tenants.controller import ClusterController
 from polyray.tenants.definitions import apply_definitions
 from polyray.tenants.observer import Observer
-from polyray.tenants.slices import Address
+from polyray.tenants.slices import Address, Fabric
 from support.fabric import FakeFabric
 from support.gateway import FakeGateway
 from support.providers import FakeProvider
@@ -63,6 +66,52 @@ PLATFORM = {
 }
 
 
+def reconcilers_of(
+    *,
+    store: Store,
+    fabric: Fabric,
+    cloud: NodeProvider,
+    gateway: Gateway,
+    observer: Observer,
+    clock: Clock,
+    settings: Settings,
+    platform: Callable[[], PlatformFile],
+    probe: Callable[[Address], bool],
+    wake: Callable[[str, str], None],
+) -> tuple[Reconciler, ...]:
+    """Return the reconcilers of one control plane, put together as its process does."""
+    cooling = Cooling(clock)
+    nodes = NodeController(
+        store=store,
+        providers={cloud.name: cloud},
+        fabric=fabric,
+        clock=clock,
+        cooling=cooling,
+        platform=platform,
+        wake=wake,
+    )
+    scheduler = Scheduler(
+        store=store,
+        clock=clock,
+        offerings=cloud.offerings,
+        cooling=cooling.offerings,
+        idle_seconds=lambda: platform().idle_seconds,
+        wake=wake,
+    )
+    common: dict[str, Any] = {
+        "store": store,
+        "fabric": fabric,
+        "observer": observer,
+        "clock": clock,
+        "settings": settings,
+        "wake": wake,
+    }
+    clusters = ClusterController(**common)
+    workloads = WorkloadController(**common, probe=probe)
+    routes = RouteController(store=store, gateway=gateway, clock=clock, settings=settings, signing_keys=tuple)
+    return nodes, scheduler, clusters, workloads, routes
+
+
 class World:
     def __init__(self, directory: Path, platform: dict[str, Any] | None = None) -> None:
         self.clock = VirtualClock()
@@ -87,46 +136,19 @@ class World:
     def restart(self) -> None:
         """Forget everything that a process holds in memory, as a kill -9 of the control plane does."""
         self.observer = Observer(self.fabric, self.clock, lambda cluster_id: None)
-        cooling = Cooling(self.clock)
-
-        def wake(kind: str, key: str) -> None:
-            """Every key is looked at in every round anyway."""
-
-        nodes = NodeController(
+        self.reconcilers = reconcilers_of(
             store=self.store,
-            providers={"local": self.cloud},
             fabric=self.fabric,
-            clock=self.clock,
-            cooling=cooling,
-            platform=lambda: self.platform,
-            wake=wake,
-        )
-        scheduler = Scheduler(
-            store=self.store,
-            clock=self.clock,
-            offerings=self.cloud.offerings,
-            cooling=cooling.offerings,
-            idle_seconds=lambda: self.platform.idle_seconds,
-            wake=wake,
-        )
-        common: dict[str, Any] = {
-            "store": self.store,
-            "fabric": self.fabric,
-            "observer": self.observer,
-            "clock": self.clock,
-            "settings": self.settings,
-            "wake": wake,
-        }
-        clusters = ClusterController(**common)
-        workloads = WorkloadController(**common, probe=self._probe)
-        routes = RouteController(
-            store=self.store,
+            cloud=self.cloud,
             gateway=self.gateway,
+            observer=self.observer,
             clock=self.clock,
             settings=self.settings,
-            signing_keys=tuple,
+            platform=lambda: self.platform,
+            probe=self.probe,
+            # Every key is looked at in every round anyway.
+            wake=lambda kind, key: None,
         )
-        self.reconcilers: tuple[Reconciler, ...] = (nodes, scheduler, clusters, workloads, routes)
 
     # What happens.
 
@@ -220,5 +242,5 @@ class World:
         if any(node.node_id == node_id and node.alive for node in self.fabric.nodes()):
             self.fabric.lose_node(node_id)
 
-    def _probe(self, address: Address) -> bool:
+    def probe(self, address: Address) -> bool:
         return self.healthy
