@@ -98,16 +98,16 @@ class LocalProvider:
             private_directory(self._settings.ray_dir)
             private_directory(temp_dir)
             private_directory(directory)
+            launched_ms = self._clock.now_ms()
             launch = {
                 "argv": node_argv(intent_id, offering, place, temp_dir, core_place(self._settings), self._python),
                 "env": core_environment(self._settings, self._python),
                 "boot_seconds": offering.boot_seconds,
+                "launched_ms": launched_ms,
                 "temp_dir": str(temp_dir),
             }
             write_json(directory / "launch.json", launch)
-            record = _Record(
-                intent_id, offering.name, offering.boot_seconds, block, str(temp_dir), self._clock.now_ms()
-            )
+            record = _Record(intent_id, offering.name, offering.boot_seconds, block, str(temp_dir), launched_ms)
             write_json(directory / "instance.json", asdict(record))
             with outside("node.start"):
                 self._spawn(directory)

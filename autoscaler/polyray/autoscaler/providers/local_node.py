@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ GRACE_SECONDS = 3.0
 def main() -> None:
     directory = Path(sys.argv[1])
     launch = json.loads((directory / "launch.json").read_text())
+    now_ms = _time_since(launch["launched_ms"])
     read_end, write_end = os.pipe()
     if os.fork() != 0:
         # The launcher returns once the node's process is on record.
@@ -44,12 +46,18 @@ def main() -> None:
     log = os.open(directory / "node.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     for target, source in ((0, null), (1, log), (2, log)):
         os.dup2(source, target)
-    detail = "terminated" if _asked_to_end(launch["boot_seconds"]) else _run(launch, directory / "process.json")
+    detail = "terminated" if _asked_to_end(launch["boot_seconds"]) else _run(launch, directory / "process.json", now_ms)
     shutil.rmtree(launch["temp_dir"], ignore_errors=True)
-    write_json(directory / "ended.json", {"ended_ms": time.time_ns() // 1_000_000, "detail": detail})
+    write_json(directory / "ended.json", {"ended_ms": now_ms(), "detail": detail})
 
 
-def _run(launch: dict[str, Any], sign_of_life: Path) -> str:
+def _time_since(launched_ms: int) -> Callable[[], int]:
+    """Return a clock that goes on from the moment of launch, whatever is done to the machine's: it is billed by it."""
+    began = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    return lambda: launched_ms + (time.clock_gettime_ns(time.CLOCK_BOOTTIME) - began) // 1_000_000
+
+
+def _run(launch: dict[str, Any], sign_of_life: Path, now_ms: Callable[[], int]) -> str:
     """Run the raylet until it ends or until asked to end it; return how it ended.
 
     Meanwhile the time of the file `sign_of_life` is set each second: if all is killed it tells when that was.
@@ -64,7 +72,7 @@ def _run(launch: dict[str, Any], sign_of_life: Path) -> str:
     )
     asked = ended = False
     while not asked and not ended:
-        _touch(sign_of_life)
+        _touch(sign_of_life, now_ms())
         asked = _asked_to_end(1.0)
         ended = _ended(raylet.pid)
     _kill_session(raylet.pid)
@@ -75,9 +83,9 @@ def _run(launch: dict[str, Any], sign_of_life: Path) -> str:
     return "terminated" if asked else "its raylet ended by itself; see its node.log"
 
 
-def _touch(path: Path) -> None:
+def _touch(path: Path, at_ms: int) -> None:
     try:
-        os.utime(path)
+        os.utime(path, ns=(at_ms * 1_000_000, at_ms * 1_000_000))
     except OSError:
         pass  # Bills are less exact then, no more.
 
