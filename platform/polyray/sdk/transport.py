@@ -1,7 +1,8 @@
 """HTTP to the platform: time-outs, retries of what may be repeated, problems as errors.
 
 A call is repeated only where that cannot do a thing twice: GET, HEAD, PUT, DELETE, and POST with an
-`Idempotency-Key`. `Retry-After` is honoured; without it the waits double from 0.25 s to 5 s, with jitter.
+`Idempotency-Key`, which is the same each time. `Retry-After` is honoured; without it the waits double from 0.25 s
+to 5 s; both with jitter, so that those who were refused together do not come back together.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from polyray.sdk.problems import RETRYABLE_STATUSES, error_from
 CONNECT_SECONDS = 5.0
 #: Between two bytes of an answer.
 READ_SECONDS = 60.0
-#: No more waiting for one call than this, all its retries together.
+#: No more waiting between a call's retries than this, all together.
 PATIENCE_SECONDS = 20.0
+#: An answer that does not come in time is asked for again so often.
+MAX_TIMEOUTS = 2
 _REPEATABLE = frozenset({"GET", "HEAD", "PUT", "DELETE"})
 
 
@@ -162,7 +165,7 @@ class Transport:
         self, send: Callable[[], httpx.Response], sent: dict[str, str], what: str, *, repeatable: bool
     ) -> httpx.Response:
         """Send, and send again where that is safe and may help. `sent` are the headers, renewed in place."""
-        waited, renewed = 0.0, False
+        waited, timeouts, renewed = 0.0, 0, False
         for attempt in itertools.count():
             failure: PolyrayError
             retry_after: float | None = None
@@ -173,6 +176,7 @@ class Transport:
                     Code.TIMEOUT, f"{what}: no answer in time", "try again in a moment", retryable=True
                 )
                 failure.__cause__ = error
+                timeouts += 1
             except httpx.TransportError as error:
                 failure = _no_answer(self._http.base_url, error)
             else:
@@ -187,12 +191,19 @@ class Transport:
                 if answer.status_code not in RETRYABLE_STATUSES:
                     raise failure
                 retry_after = _retry_after(answer)
-            delay = retry_after if retry_after is not None else random.uniform(0.5, 1) * min(0.25 * 2**attempt, 5)
-            if not repeatable or not failure.retryable or waited + delay > self._patience:
+            delay = _delay(attempt, retry_after)
+            if not repeatable or not failure.retryable or timeouts > MAX_TIMEOUTS or waited + delay > self._patience:
                 raise failure
             self._sleep(delay)
             waited += delay
         raise AssertionError("unreachable")
+
+
+def _delay(attempt: int, retry_after: float | None) -> float:
+    """Return the seconds to wait before the next attempt: never less than was asked for, and a little at random."""
+    if retry_after is not None:
+        return retry_after + random.uniform(0, min(retry_after, 1) / 2)
+    return random.uniform(0.5, 1) * min(0.25 * 2**attempt, 5)
 
 
 def _given(params: Mapping[str, Any] | None) -> dict[str, Any]:
