@@ -28,9 +28,10 @@ CONNECTIONS = 100
 
 
 class PostgreSQLServer:
-    """`locked` is a role with a password; `postgres` needs none."""
+    """`locked` is a role with a password; `postgres` needs none. Of a `replicated` one standbys can be made."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, replicated: bool = False, primary: PostgreSQLServer | None = None) -> None:
+        self._replicated = replicated or primary is not None
         self.directory = Path(tempfile.mkdtemp(prefix="pr-pg-", dir="/tmp"))  # a socket's path has 107 bytes
         self._as_owner: list[str] = []
         if os.getuid() == 0:
@@ -40,6 +41,9 @@ class PostgreSQLServer:
         self._data = self.directory / "data"
         self._log = self.directory / "log"
         self._process: subprocess.Popen[bytes] | None = None
+        if primary is not None:
+            self._copy(primary)
+            return
         made = ["--auth=trust", "--username=postgres", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync"]
         self._run(program("initdb"), "-D", str(self._data), *made).wait(60)
         if not (self._data / "PG_VERSION").exists():
@@ -82,8 +86,8 @@ class PostgreSQLServer:
             "fsync": "off",  # no test cuts the power; what is committed outlives the server's processes all the same
             "restart_after_crash": "on",
             "autovacuum": "off",
-            "max_wal_senders": 0,
-            "wal_level": "minimal",
+            "max_wal_senders": 4 if self._replicated else 0,
+            "wal_level": "replica" if self._replicated else "minimal",
         }
         given = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         self._process = self._run(program("postgres"), "-D", str(self._data), *given)
@@ -95,6 +99,25 @@ class PostgreSQLServer:
             self._process.send_signal(signal.SIGQUIT if immediately else signal.SIGINT)
             self._process.wait(60)
             self._process = None
+
+    def standby(self) -> PostgreSQLServer:
+        """Return a server of its own that follows this one, a moment behind."""
+        return PostgreSQLServer(primary=self)
+
+    def caught_up_with(self, primary: PostgreSQLServer) -> bool:
+        ((there,),) = primary.execute("SELECT pg_current_wal_lsn()")
+        ((here,),) = self.execute(f"SELECT pg_last_wal_replay_lsn() >= '{there}'")
+        return bool(here)
+
+    def promote(self) -> None:
+        """Let a standby be the primary, whatever it has not received."""
+        self.execute("SELECT pg_promote()")
+
+    def _copy(self, primary: PostgreSQLServer) -> None:
+        copied = ["-D", str(self._data), "-h", str(primary.directory), "-U", "postgres", "-R", "--checkpoint=fast"]
+        if self._run(program("pg_basebackup"), *copied, "--no-sync").wait(60) != 0:
+            pytest.fail(f"pg_basebackup failed:\n{self._log.read_text()}")
+        self.start()
 
     def remove(self) -> None:
         self.stop(immediately=True)

@@ -113,9 +113,9 @@ def reconcilers_of(
 
 
 class World:
-    def __init__(self, directory: Path, platform: dict[str, Any] | None = None) -> None:
+    def __init__(self, directory: Path, platform: dict[str, Any] | None = None, *, database_url: str = "") -> None:
         self.clock = VirtualClock()
-        self.settings = Settings(state_dir=directory)
+        self.settings = Settings(state_dir=directory, database_url=database_url)
         self.platform = PlatformFile.model_validate(platform or PLATFORM)
         self.store = Store(self.settings.store_url)
         migrate(self.store)
