@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
+from polyray.tenants.sandboxes.driver_log import segment_start
 from support.processes import argv_of, parent_of
 from support.wait import until
 
@@ -187,13 +188,19 @@ def test_a_driver_writes_its_log_and_tells_its_exit_code(one: Slice, tmp_path: P
     assert sorted(log.read_text().split()) == ["err", "out"]
 
 
-def test_a_drivers_log_stops_at_its_limit_and_says_so(one: Slice, tmp_path: Path) -> None:
-    log = tmp_path / "driver.log"
-    one.start_driver("print('x' * 100000)", log, log_limit_bytes=1000)
+def test_of_a_driver_that_prints_without_end_the_beginning_and_the_end_are_kept(one: Slice, tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "driver.log"
+    one.start_driver("for n in range(100_000): print(n)", log, log_limit_bytes=4000)
     until(lambda: one.said("driver_exited"))
-    content = log.read_bytes()
-    assert content.startswith(b"x" * 1000 + b"\n[the log reached its limit")
-    assert len(content) < 1100
+    files = list(log.parent.iterdir())
+    assert sum(file.stat().st_size for file in files) <= 4000
+    assert log.read_bytes().startswith(b"0\n1\n2\n")
+    last = max(files, key=lambda file: segment_start(file.name, log.name) or 0)
+    assert last.read_bytes().endswith(b"\n99998\n99999\n")
+    whole = sum(len(str(n)) + 1 for n in range(100_000))
+    assert (segment_start(last.name, log.name) or 0) + last.stat().st_size == whole, (
+        "offsets count all that was written"
+    )
 
 
 def test_a_log_that_cannot_be_written_ends_neither_driver_nor_slice(one: Slice, tmp_path: Path) -> None:

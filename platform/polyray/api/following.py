@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from starlette.concurrency import run_in_threadpool
 
 from polyray.api.lines import Lines
+from polyray.api.run_log import Piece
 from polyray.core.errors import Code, PolyrayError
 
 CHUNK_BYTES = 256 * 2**10
@@ -32,9 +33,9 @@ MAX_FOLLOWERS = 50
 
 @dataclass(frozen=True)
 class Source:
-    """What a follower reads from. `read(offset, limit)` gives bytes; `check()` gives (state, ended) or raises."""
+    """What a follower reads from. `read(offset, limit)` gives a piece; `check()` gives (state, ended) or raises."""
 
-    read: Callable[[int, int], bytes]
+    read: Callable[[int, int], Piece]
     check: Callable[[], tuple[str, bool]]
 
 
@@ -74,7 +75,13 @@ async def follow(source: Source, offset: int) -> AsyncIterator[bytes]:
                 yield event("error", {"code": error.code.value, "detail": error.message})
                 return
             checked = loop.time()
-        data = await run_in_threadpool(source.read, start + lines.fed_bytes, CHUNK_BYTES)
+        piece = await run_in_threadpool(source.read, start + lines.fed_bytes, CHUNK_BYTES)
+        if piece.cut:
+            told_lines = [*lines.flush(), piece.data.decode().strip()]
+            yield event("log", "".join(f"{line}\n" for line in told_lines), identity=piece.next_offset)
+            lines, start, told, spoke = Lines(), piece.next_offset, "", loop.time()
+            continue
+        data = piece.data
         whole = lines.feed(data)
         if whole:
             yield event("log", "".join(f"{line}\n" for line in whole), identity=start + lines.complete_bytes)

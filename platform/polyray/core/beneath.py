@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from polyray.core.errors import Conflict
@@ -54,6 +55,32 @@ def read_beneath(root: Path, relative: str | PurePosixPath, *, offset: int, limi
         return os.pread(descriptor, limit, offset), os.fstat(descriptor).st_size
     finally:
         os.close(descriptor)
+
+
+def list_beneath(root: Path, relative: str | PurePosixPath) -> list[tuple[str, int]]:
+    """Return the names in the directory `relative` beneath `root`, links too, with their own sizes in bytes.
+
+    All names are read before the first size: what grows meanwhile is not seen smaller than when its name was.
+
+    Raises:
+        FileNotFoundError: if it, or a directory on the way, is not there.
+        Conflict: if a component is a link, or no directory.
+        ValueError: as `open_beneath`.
+    """
+    parts = _checked(str(relative))
+    directory = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in parts:
+            below = _open(part, _DIRECTORY, directory, relative)
+            os.close(directory)
+            directory = below
+        found = []
+        for name in os.listdir(directory):
+            with suppress(FileNotFoundError):
+                found.append((name, os.stat(name, dir_fd=directory, follow_symlinks=False).st_size))
+        return found
+    finally:
+        os.close(directory)
 
 
 def _open(part: str, flags: int, directory: int, relative: str | PurePosixPath) -> int:

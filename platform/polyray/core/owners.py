@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import socket
 from pathlib import Path
 
 
@@ -12,7 +11,7 @@ def machine() -> str:
     """Return a name of what this process's pid is a pid of: hosts of one name, and containers, are told apart."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text()
     pids = os.readlink("/proc/self/ns/pid")
-    return f"{socket.gethostname()[:24]}-{hashlib.sha256((boot + pids).encode()).hexdigest()[:8]}"
+    return f"{os.uname().nodename[:24]}-{hashlib.sha256((boot + pids).encode()).hexdigest()[:8]}"
 
 
 def this_process() -> str:

@@ -203,7 +203,8 @@ def _delay(attempt: int, retry_after: float | None) -> float:
     """Return the seconds to wait before the next attempt: never less than was asked for, and a little at random."""
     if retry_after is not None:
         return retry_after + random.uniform(0, min(retry_after, 1) / 2)
-    return random.uniform(0.5, 1) * min(0.25 * 2**attempt, 5)
+    longest: float = min(0.25 * 2**attempt, 5)
+    return longest * random.uniform(0.5, 1)
 
 
 def _given(params: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from polyray.api.outputs import (
     parse_records,
     read_file,
 )
+from polyray.api.run_log import Piece, read_log
 from polyray.api.scoping import own_workload
 from polyray.api.views import RecordsView
 from polyray.core.lifecycle import WORKLOAD, WorkloadState
@@ -46,14 +47,20 @@ def add_output_routes(router: APIRouter, kind: Kind) -> None:
         follow_on: Annotated[bool, Query(alias="follow")] = False,
         last_event_id: Annotated[str | None, Header(alias="Last-Event-ID", pattern=r"^\d{1,18}$")] = None,
     ) -> Response:
-        """Return the log's bytes as they are; `X-Next-Offset` is where to go on. With `follow`, a stream of events."""
+        """Return the log's bytes as they are; `X-Next-Offset` is where to go on. With `follow`, a stream of events.
+
+        Of a log without end the beginning and the end are kept: where some is missing the answer is a line that says
+        how much, and `X-Log-Cut` the number of bytes.
+        """
         with services.store.read() as session:
             row = own_workload(session, caller, kind, workload)
         path = services.layout.driver_log(row.tenant, row.workload_id)
-        data, size = read_file(services.layout, path, offset=offset, limit=limit)
+        piece = read_log(services.layout, path, offset=offset, limit=limit)
         if not follow_on:
-            headers = {**LOG_HEADERS, "X-Next-Offset": str(offset + len(data)), "X-Log-Size": str(size)}
-            return Response(data, headers=headers, media_type="text/plain; charset=utf-8")
+            headers = {**LOG_HEADERS, "X-Next-Offset": str(piece.next_offset), "X-Log-Size": str(piece.size)}
+            if piece.cut:
+                headers["X-Log-Cut"] = str(piece.cut)
+            return Response(piece.data, headers=headers, media_type="text/plain; charset=utf-8")
 
         token = bearer(Headers(scope=request.scope))
 
@@ -63,8 +70,8 @@ def add_output_routes(router: APIRouter, kind: Kind) -> None:
                 state = WorkloadState(own_workload(session, caller, kind, row.workload_id).state)
             return state.value, state in WORKLOAD.terminal
 
-        def read(start: int, at_most: int) -> bytes:
-            return read_file(services.layout, path, offset=start, limit=at_most)[0]
+        def read(start: int, at_most: int) -> Piece:
+            return read_log(services.layout, path, offset=start, limit=at_most)
 
         start = int(last_event_id) if last_event_id else offset
         followers: Followers = request.app.state.followers

@@ -38,6 +38,7 @@ from polyray.tenants.sandboxes.descendants import (
     signal_group,
     spawn,
 )
+from polyray.tenants.sandboxes.driver_log import DriverLog
 
 MAX_LINE_BYTES = 1 << 20
 TAIL_BYTES = 4096
@@ -113,17 +114,12 @@ def _run_init(launch: dict[str, Any], own_namespace: bool) -> NoReturn:
 
 
 class _Driver:
-    """A driver's process, its output copied to a file up to a limit."""
+    """A driver's process, its output copied to its log."""
 
     def __init__(self, command: dict[str, Any]) -> None:
         self.driver_id: str = command["driver_id"]
         self.kill_at: float | None = None
-        log = Path(command["log_path"])
-        log.parent.mkdir(parents=True, exist_ok=True)
-        self._log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._left: int = command["log_limit_bytes"] - os.fstat(self._log).st_size
-        #: Something is missing at the end of the log.
-        self._gap = False
+        self._log = DriverLog(Path(command["log_path"]), command["log_limit_bytes"])
         self.process = spawn(command["argv"], command["env"], command["cwd"])
 
     def copy(self) -> bool:
@@ -140,24 +136,8 @@ class _Driver:
                 return True
             if not chunk:
                 return False
-            if self._left > 0:
-                kept = chunk[: self._left]
-                self._left -= len(kept)
-                if len(kept) < len(chunk):
-                    kept += b"\n[the log reached its limit; the rest is dropped]\n"
-                self._write(kept)
+            self._log.write(chunk)
         return True
-
-    def _write(self, text: bytes) -> None:
-        """Append to the log, or drop it: a full disk is no reason to end the slice."""
-        if self._gap:
-            text = b"\n[here the log could not be written]\n" + text
-        try:
-            while text:
-                text = text[os.write(self._log, text) :]
-            self._gap = False
-        except OSError:
-            self._gap = True
 
 
 class _Init:
