@@ -35,18 +35,21 @@ from polyray.control.auditing import Auditor
 from polyray.control.definition import PlatformDefinition
 from polyray.control.leadership import KEY, Leadership
 from polyray.control.shutdown import drain
+from polyray.control.timekeeping import Timekeeper, told
 from polyray.core import faultpoints
 from polyray.core import log as logging
-from polyray.core.clock import SystemClock
+from polyray.core.clock import Clock, SystemClock
 from polyray.core.errors import OUTCOMES, PolyrayError
 from polyray.core.explain import Explanation
 from polyray.core.layout import Layout
 from polyray.core.reconcile import Loop
 from polyray.core.settings import Settings, load_settings
 from polyray.core.spec import WorkloadSpec
+from polyray.core.steady_clock import SteadyClock
 from polyray.fabric.client import FabricClient
 from polyray.identity.access_tokens import AccessTokenRules, BuiltInProvider
 from polyray.identity.devissuer import build_issuer_router, issuer_rules
+from polyray.identity.key_epoch import key_epoch_ms
 from polyray.identity.keys import SigningKeys
 from polyray.identity.oidc import OidcProvider
 from polyray.identity.provider import IdentityProvider
@@ -79,7 +82,10 @@ class Platform:
     """Everything the control plane is made of, put together. Nothing runs before `start`."""
 
     def __init__(self, settings: Settings, api_url: str) -> None:
-        clock = SystemClock()
+        clock = SteadyClock(settings.state_dir / "run" / "clock.json")
+        #: What others judge by their own clocks: the times in tokens.
+        self.wall = wall = SystemClock()
+        self.timekeeper = Timekeeper(clock)
         self.settings, self.clock, self.api_url = settings, clock, api_url
         self.store = Store(settings.store_url)
         self.store.require_sound()
@@ -90,9 +96,11 @@ class Platform:
         self.definition = PlatformDefinition(self.store, clock, settings.state_dir / "platform.json")
         self.definition.load(settings.platform_file)
         keys_dir = settings.state_dir / "keys"
-        self.issuer_keys = SigningKeys(keys_dir, "issuer")
-        self.platform_keys = SigningKeys(keys_dir, "platform")
-        self.tokens = PlatformTokens(self.store, self.platform_keys, self._identity_provider(), clock)
+        with self.store.read() as session:
+            epoch_ms = key_epoch_ms(session)
+        self.issuer_keys = SigningKeys(keys_dir, "issuer", epoch_ms=epoch_ms)
+        self.platform_keys = SigningKeys(keys_dir, "platform", epoch_ms=epoch_ms)
+        self.tokens = PlatformTokens(self.store, self.platform_keys, self._identity_provider(wall), wall)
         self.fabric = FabricClient(settings.state_dir / "run" / "fabric.sock")
         self.gateway = HAProxyGateway(settings)
         self.sandbox = ProcessSandbox(settings.ray_dir)
@@ -143,7 +151,7 @@ class Platform:
         routes = RouteController(
             store=self.as_leader,
             gateway=self.gateway,
-            clock=self.clock,
+            clock=self.wall,
             settings=self.settings,
             signing_keys=self.platform_keys.public_pems,
         )
@@ -178,12 +186,14 @@ class Platform:
                 "store": self._probe_store,
                 "fabric": self._probe_fabric,
                 "gateway": self._probe_gateway,
+                "clock": lambda: Probe(*told(self.clock.behind_ms())),
                 "history": self._probe_history,
             },
             grade=(self.sandbox.grade.value, " ".join(notes)),
         )
 
     def start(self) -> None:
+        self.timekeeper.start()
         self.leadership.start()
         self.observer.start()
         self.auditor.start()
@@ -193,9 +203,10 @@ class Platform:
     def stop(self) -> None:
         """End every cluster and node, then the loops, then the claim."""
         self.draining = True
+        nothing_lasts = False
         if self.leadership.held():
             try:
-                drain(self.as_leader, self.clock, self.nodes, self.wake)
+                nothing_lasts = drain(self.as_leader, self.clock, self.nodes, self.wake)
             except PolyrayError as error:
                 log.warning("not_drained", error=str(error))
         for loop in self.loops.values():
@@ -203,6 +214,7 @@ class Platform:
         self.observer.stop()
         self.auditor.stop()
         self.leadership.give_up()
+        self.timekeeper.stop(nothing_lasts=nothing_lasts)
         self.fabric.close()
         self.store.close()
 
@@ -217,15 +229,15 @@ class Platform:
         """Serve the built-in issuer, unless there is an outside one."""
         if not self.settings.oidc_issuer:
             router = build_issuer_router(
-                store=self.store, keys=self.issuer_keys, clock=self.clock, issuer_url=self.api_url + ISSUER_PATH
+                store=self.store, keys=self.issuer_keys, clock=self.wall, issuer_url=self.api_url + ISSUER_PATH
             )
             app.include_router(router, prefix=ISSUER_PATH)
 
-    def _identity_provider(self) -> IdentityProvider:
+    def _identity_provider(self, wall: Clock) -> IdentityProvider:
         if self.settings.oidc_issuer:
             clients = frozenset({self.settings.oidc_client_id})
-            return OidcProvider(AccessTokenRules(self.settings.oidc_issuer, clients), self.clock)
-        return BuiltInProvider(self.issuer_keys, issuer_rules(self.api_url + ISSUER_PATH), self.clock)
+            return OidcProvider(AccessTokenRules(self.settings.oidc_issuer, clients), wall)
+        return BuiltInProvider(self.issuer_keys, issuer_rules(self.api_url + ISSUER_PATH), wall)
 
     def _may_schedule(self) -> bool:
         return self.leadership.held() and not self.draining

@@ -12,7 +12,22 @@ from typing import Annotated, Any
 
 import typer
 
-from polyray.cli import access, audit, cost, data, job, key, model, node, platform, service, session, tenant, work
+from polyray.cli import (
+    access,
+    audit,
+    cost,
+    data,
+    job,
+    key,
+    model,
+    node,
+    platform,
+    recovery,
+    service,
+    session,
+    tenant,
+    work,
+)
 from polyray.cli.context import Cli
 from polyray.cli.follow import WORKLOAD_FAILED_EXIT
 from polyray.cli.render import say, show_error
@@ -58,7 +73,7 @@ def root(
     context.obj = Cli(api_url=api_url, tenant=tenant, flags={"state_dir": state_dir})
 
 
-for group in (platform, access, work):
+for group in (platform, recovery, access, work):
     group.register(app)
 for name, group_app in {
     "job": job.app,

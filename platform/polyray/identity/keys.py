@@ -54,16 +54,19 @@ class SigningKey:
 class SigningKeys:
     """The signing keys of one purpose. The first use makes the first key, in one process only."""
 
-    def __init__(self, directory: Path, purpose: str, clock: Clock | None = None) -> None:
+    def __init__(self, directory: Path, purpose: str, clock: Clock | None = None, *, epoch_ms: int = 0) -> None:
+        """Keys made before `epoch_ms` (`polyray.identity.key_epoch`) are dead, and deleted where they are found."""
         self._directory = directory
         self._purpose = purpose
         self._clock = clock or SystemClock()
+        self._epoch_ms = epoch_ms
         self._loaded: tuple[SigningKey, ...] = ()
 
     def all(self) -> tuple[SigningKey, ...]:
         """Return every key, the one that signs first."""
         if not self._loaded:
             with self._locked():
+                self._delete_dead()
                 self._loaded = self._read() or (self._create(),)
         return self._loaded
 
@@ -98,6 +101,12 @@ class SigningKeys:
                     self._path(key).unlink(missing_ok=True)
             self._loaded = self._read()
 
+    def _delete_dead(self) -> None:
+        for path in self._directory.iterdir():
+            match = _FILE.fullmatch(path.name)
+            if match is not None and match["purpose"] == self._purpose and int(match["created_ms"]) < self._epoch_ms:
+                path.unlink(missing_ok=True)
+
     @contextmanager
     def _locked(self) -> Iterator[None]:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -129,8 +138,9 @@ class SigningKeys:
     def _create(self) -> SigningKey:
         private = generate_private_key(public_exponent=65537, key_size=2048)
         newest = max((key.created_ms for key in self._read()), default=0)
-        # A clock that was set back must not make the new key look older than the last one.
-        key = SigningKey(_thumbprint(private.public_key()), max(self._clock.now_ms(), newest + 1), private)
+        # A clock that was set back must not make the new key look older than the last one, or dead.
+        created_ms = max(self._clock.now_ms(), newest + 1, self._epoch_ms)
+        key = SigningKey(_thumbprint(private.public_key()), created_ms, private)
         pem = private.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )

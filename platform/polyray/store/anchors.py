@@ -73,6 +73,12 @@ class Anchors:
         except OSError as error:
             raise Unavailable(f"the anchor cannot be written: {error}", hint=f"make room for {self.path}") from error
 
+    def set_aside(self, suffix: str) -> None:
+        """Keep the anchors of another history under other names, and begin without any."""
+        for path in (self._older, self.path):
+            if path.exists():
+                path.replace(path.with_name(f"{path.name}.{suffix}"))
+
     def _write(self, line: bytes) -> None:
         private_directory(self.path.parent)
         if self.path.exists() and self.path.stat().st_size + len(line) > MAX_BYTES:

@@ -65,3 +65,17 @@ def test_a_key_file_that_was_changed_is_refused_by_name(tmp_path: Path) -> None:
 def test_the_jwks_has_public_numbers_only(tmp_path: Path) -> None:
     (jwk,) = SigningKeys(tmp_path, "issuer").jwks()["keys"]
     assert set(jwk) == {"kid", "kty", "alg", "use", "n", "e"}
+
+
+def test_a_higher_key_epoch_kills_all_keys_made_before_it_for_good(tmp_path: Path) -> None:
+    before = SigningKeys(tmp_path, "platform", VirtualClock(1_000))
+    old = before.signing()
+    other = SigningKeys(tmp_path, "issuer", VirtualClock(1_000)).signing()
+    raised = SigningKeys(tmp_path, "platform", VirtualClock(500), epoch_ms=2_000)
+    new = raised.signing()
+    assert raised.public_key(old.kid) is None
+    assert [kid for kid, _ in raised.public_pems()] == [new.kid]
+    assert new.created_ms == 2_000
+    assert [key.kid for key in SigningKeys(tmp_path, "platform", epoch_ms=2_000).all()] == [new.kid]
+    assert SigningKeys(tmp_path, "platform").public_key(old.kid) is None
+    assert SigningKeys(tmp_path, "issuer").signing() == other

@@ -1,0 +1,206 @@
+"""`polyray restore`: goes back to a backup, and says what that costs.
+
+Everything is checked, and the new database made whole, before anything that is there is touched. What cannot be
+known from the backup is left to the next start: leases are held against the core, machines against their
+provider, as after any crash.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from sqlalchemy.orm import Session
+
+from polyray.core.clock import Clock
+from polyray.core.errors import Conflict
+from polyray.core.faultpoints import outside
+from polyray.core.layout import Layout
+from polyray.core.settings import Settings
+from polyray.identity.key_epoch import raise_key_epoch
+from polyray.recovery import gap as gaps
+from polyray.recovery import inventory, placing, portable, revocations
+from polyray.recovery.archive import extract, working_directory
+from polyray.recovery.checks import check_database, contradiction
+from polyray.recovery.manifest import DATABASE, PLATFORM, Manifest
+from polyray.recovery.report import Report, time_of
+from polyray.recovery.requeue import requeue
+from polyray.recovery.revocations import fence_leaders, leader_epoch
+from polyray.store import audit, chain
+from polyray.store.anchors import Anchors, sync_directory
+from polyray.store.engine import Store
+from polyray.store.steps import note
+from polyray.store.tables import Event
+from polyray.supervise.control import prepare_state_dir
+from polyray.supervise.leftovers import find_leftovers
+from polyray.supervise.lock import SupervisorLock, running_supervisor
+
+#: Above any epoch that a leader may have had which nobody can ask any more.
+UNKNOWN_EPOCHS = 1_000_000
+
+
+def restore(
+    settings: Settings, source: Path, *, clock: Clock, dry_run: bool = False, overwrite: bool = False
+) -> Report:
+    """Go back to a backup. A dry run checks and compares everything, and changes nothing.
+
+    Raises:
+        Conflict: if the platform runs, the backup is of a newer version, another history is anchored here, or
+            a PostgreSQL database is not empty; the last two may be overridden by `overwrite`.
+        Invalid: if the backup is not whole.
+        Unavailable: if there is no room, or the database does not answer.
+    """
+    prepare_state_dir(settings)
+    with _alone(settings, dry_run), working_directory(settings.state_dir, _staging(dry_run)) as staging:
+        manifest = extract(source, staging, known_revisions=portable.known_revisions())
+        check_database(staging / DATABASE, manifest)
+        place = placing.place_of(settings, clock, overwrite=overwrite, dry_run=dry_run)
+        anchors = Anchors(settings.state_dir)
+        differs = contradiction(staging / DATABASE, anchors.read())
+        if differs and not (overwrite or dry_run):
+            hint = "is it another platform's, or was it changed? --yes restores it all the same"
+            raise Conflict(f"the backup is of another history: {differs}", hint=hint)
+        return _Work(settings, clock, staging, manifest, place, anchors, dry_run).done(differs)
+
+
+def _staging(dry_run: bool) -> str:
+    return ".restoring-dry" if dry_run else ".restoring"
+
+
+@contextmanager
+def _alone(settings: Settings, dry_run: bool) -> Iterator[None]:
+    """Be the only one that works with the state directory: nothing of the platform runs, or is started meanwhile.
+
+    Raises:
+        Conflict: naming what runs.
+    """
+    if dry_run:
+        yield
+        return
+    path = settings.state_dir / "run" / "supervisor.pid"
+    lock = SupervisorLock(path)
+    if not lock.take():
+        running = running_supervisor(path)
+        pid = f" (pid {running.pid})" if running else ""
+        raise Conflict(f"the platform runs{pid}", hint="stop it with 'polyray down', then restore")
+    try:
+        left = find_leftovers(settings.state_dir, settings.ray_dir, ()).processes
+        if left:
+            named = ", ".join(f"{process.pid} ({name.split()[0]})" for process, name in left[:5])
+            raise Conflict(f"processes of the platform run: {named}", hint="end them with 'polyray down', then restore")
+        yield
+    finally:
+        lock.release()
+
+
+@dataclass(frozen=True)
+class _Work:
+    settings: Settings
+    clock: Clock
+    staging: Path
+    manifest: Manifest
+    place: placing.SQLiteFile | placing.PostgreSQLDatabase
+    anchors: Anchors
+    dry_run: bool
+
+    def done(self, differs: str) -> Report:
+        """`differs`: how the backup's history is another than the one that was anchored here; empty: it is not."""
+        now_ms = self.clock.now_ms()
+        stamp = f"{datetime.fromtimestamp(now_ms / 1000, UTC):%Y%m%dT%H%M%S}-{now_ms % 1000:03}"
+        path = "" if self.dry_run else str(self.settings.state_dir / f"restore-report-{stamp}.json")
+        anchored = [] if differs else [anchor.event_id for anchor in self.anchors.read()]
+        staged = Store(f"sqlite:///{self.staging / DATABASE}")
+        try:
+            with self.place.replaced() as old:
+                report = self._prepared(staged, old, anchored, now_ms, path, differs)
+        finally:
+            staged.close()
+        if self.dry_run:
+            return report
+        portable.settle_file(self.staging / DATABASE)
+        kept = placing.writing(lambda: self._put(report, f"replaced-{stamp}", bool(differs)))
+        return replace(report, replaced=kept)
+
+    def _prepared(
+        self, staged: Store, old: Store | None, anchored: list[int], now_ms: int, path: str, differs: str
+    ) -> Report:
+        """Make the new database what it must be before anybody uses it, and report."""
+        layout = Layout(self.settings.store_root)
+        with staged.write() as new:
+            restored = inventory.known(new)
+            files = inventory.files(new, layout)
+            if old is None:
+                lost, kept = gaps.lost_events(self.manifest.last_event_id, anchored), list[str]()
+                found = gaps.compare(restored, None, files)
+                epoch = leader_epoch(new) + UNKNOWN_EPOCHS
+            else:
+                with old.read() as replaced:
+                    successor = self._went_on(replaced)
+                    seen = [*anchored, chain.head(replaced).event_id] if successor else anchored
+                    lost = gaps.lost_events(self.manifest.last_event_id, seen)
+                    found = gaps.compare(restored, inventory.known(replaced), files)
+                    kept = revocations.carry_over(replaced, new, is_successor=successor, now_ms=now_ms)
+                    epoch = max(leader_epoch(new), leader_epoch(replaced)) + 1
+            warnings = self._warnings(old is not None, differs)
+            revocations.end_logins(new)
+            requeue(new, now_ms=now_ms)
+            raise_key_epoch(new, max(now_ms, self._newest_key_ms() + 1), by="restore")
+            fence_leaders(new, epoch)
+            if lost is not None:
+                chain.skip_to(new, lost.last + 1)
+            reason = f"restored from a backup of {time_of(self.manifest.made_ms)}, event {self.manifest.last_event_id}"
+            reason += f"; {lost} are lost" if lost else "; what came after it is not known" if old is None else ""
+            entity = lost.entity_id if lost else "none"
+            note(new, audit.RESTORE, entity, tenant=None, now_ms=now_ms, reason=reason)
+        return Report(self.manifest, self.dry_run, now_ms, lost, found, tuple(kept), tuple(warnings), "", path)
+
+    def _put(self, report: Report, keep_as: str, set_anchors_aside: bool) -> str:
+        """Put everything in place. The report comes first: after a crash it is what tells of the gap."""
+        with outside("restore.report"):
+            _write_private(Path(report.path), json.dumps(report.as_dict(), indent=1))
+        placing.forget_routes(self.settings.state_dir / "run")
+        if set_anchors_aside:
+            with outside("restore.anchors"):
+                self.anchors.set_aside(keep_as)
+        kept = self.place.put(self.staging / DATABASE, keep_as)
+        placing.put_definition(self.settings.state_dir, self.staging / PLATFORM, keep_as)
+        return kept
+
+    def _went_on(self, replaced: Session) -> bool:
+        """Return whether the replaced database went on from the backup."""
+        if not self.manifest.last_event_id:
+            return False
+        event = replaced.get(Event, self.manifest.last_event_id)
+        return event is not None and event.chain == self.manifest.last_chain
+
+    def _newest_key_ms(self) -> int:
+        made = [path.name.split("-")[1] for path in (self.settings.state_dir / "keys").glob("*-*-*.pem")]
+        return max((int(each) for each in made if each.isdecimal()), default=0)
+
+    def _warnings(self, has_old: bool, differs: str) -> list[str]:
+        told = ["all tokens and logins are dead: log in again with 'polyray login'"]
+        if self.place.unreadable:
+            told.append(f"the replaced database cannot be read: {self.place.unreadable}")
+        if not has_old:
+            since = f"what was revoked since {time_of(self.manifest.made_ms)} is not known"
+            what = (
+                "look through 'polyray key ls', revoke with 'polyray key revoke', and apply the platform's file again"
+            )
+            told.append(f"{since}: {what} (accounts, passwords, members)")
+        if differs:
+            told.append(f"the backup is of another history ({differs}): the anchors here were set aside")
+        return told
+
+
+def _write_private(path: Path, content: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    sync_directory(path.parent)
