@@ -113,8 +113,15 @@ def reconcilers_of(
 
 
 class World:
-    def __init__(self, directory: Path, platform: dict[str, Any] | None = None, *, database_url: str = "") -> None:
-        self.clock = VirtualClock()
+    def __init__(
+        self,
+        directory: Path,
+        platform: dict[str, Any] | None = None,
+        *,
+        database_url: str = "",
+        clock: VirtualClock | None = None,
+    ) -> None:
+        self.clock = clock or VirtualClock()
         self.settings = Settings(state_dir=directory, database_url=database_url)
         self.platform = PlatformFile.model_validate(platform or PLATFORM)
         self.store = Store(self.settings.store_url)
@@ -239,7 +246,7 @@ class World:
             return list(session.scalars(select(Cluster.cluster_id).where(Cluster.state != ClusterState.GONE.value)))
 
     def _node_ends(self, node_id: str) -> None:
-        if any(node.node_id == node_id and node.alive for node in self.fabric.nodes()):
+        if self.fabric.alive(node_id):
             self.fabric.lose_node(node_id)
 
     def probe(self, address: Address) -> bool:
