@@ -34,6 +34,7 @@ from polyray.broker.snapshot import Offering
 from polyray.control.auditing import Auditor
 from polyray.control.definition import PlatformDefinition
 from polyray.control.leadership import KEY, Leadership
+from polyray.control.retention import Retention
 from polyray.control.shutdown import drain
 from polyray.control.timekeeping import Timekeeper, told
 from polyray.core import faultpoints
@@ -73,8 +74,9 @@ from polyray.tenants.slices import Address
 log = structlog.get_logger(__name__)
 
 #: Threads of each reconciler: those that wait for the core most have most.
-THREADS = {"cluster": 4, "workload": 4, "node": 2, "routes": 1, "broker": 1}
+THREADS = {"cluster": 4, "workload": 4, "node": 2, "routes": 1, "broker": 1, "retention": 1}
 RESYNC_SECONDS = 10.0
+RETENTION_SECONDS = 300.0
 ISSUER_PATH = "/issuer"
 
 
@@ -155,15 +157,21 @@ class Platform:
             settings=self.settings,
             signing_keys=self.platform_keys.public_pems,
         )
+        retention = Retention(
+            store=self.as_leader,
+            layout=Layout(self.settings.store_root),
+            clock=self.clock,
+            history_days=lambda: self.definition.current().history_days,
+        )
         return {
             reconciler.kind: Loop(
                 reconciler,
                 threads=THREADS[reconciler.kind],
                 clock=self.clock,
-                resync_seconds=RESYNC_SECONDS,
+                resync_seconds=RETENTION_SECONDS if reconciler is retention else RESYNC_SECONDS,
                 may_run=self._may_schedule if reconciler is scheduler else self.leadership.held,
             )
-            for reconciler in (scheduler, clusters, workloads, routes, self.nodes)
+            for reconciler in (scheduler, clusters, workloads, routes, self.nodes, retention)
         }
 
     def services(self) -> Services:

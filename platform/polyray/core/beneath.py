@@ -1,4 +1,4 @@
-"""Opening files that a tenant's code may have replaced.
+"""Opening, listing and removing files that a tenant's code may have replaced.
 
 Whoever writes in a run directory may put a symbolic link, a FIFO or a device where the platform expects a
 log, and swap it between a check and the open. So every component is opened relative to its parent and
@@ -7,7 +7,9 @@ without following links, and what was opened is looked at, never what a path say
 
 from __future__ import annotations
 
+import errno
 import os
+import secrets
 import stat
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
@@ -28,12 +30,8 @@ def open_beneath(root: Path, relative: str | PurePosixPath) -> int:
         ValueError: if `relative` is absolute, empty, or has `.`, `..` or NUL in it.
     """
     parts = _checked(str(relative))
-    directory = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    directory = _directory(root, parts[:-1], relative)
     try:
-        for part in parts[:-1]:
-            below = _open(part, _DIRECTORY, directory, relative)
-            os.close(directory)
-            directory = below
         descriptor = _open(parts[-1], _FILE, directory, relative)
     finally:
         os.close(directory)
@@ -67,13 +65,8 @@ def list_beneath(root: Path, relative: str | PurePosixPath) -> list[tuple[str, i
         Conflict: if a component is a link, or no directory.
         ValueError: as `open_beneath`.
     """
-    parts = _checked(str(relative))
-    directory = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    directory = _directory(root, _checked(str(relative)), relative)
     try:
-        for part in parts:
-            below = _open(part, _DIRECTORY, directory, relative)
-            os.close(directory)
-            directory = below
         found = []
         for name in os.listdir(directory):
             with suppress(FileNotFoundError):
@@ -81,6 +74,86 @@ def list_beneath(root: Path, relative: str | PurePosixPath) -> list[tuple[str, i
         return found
     finally:
         os.close(directory)
+
+
+def remove_beneath(root: Path, relative: str | PurePosixPath) -> None:
+    """Remove the directory `relative` beneath `root` with all in it, links themselves and not what they name.
+
+    However deep it is nested, and whatever modes it has. Idempotent: an absent one is removed.
+
+    Raises:
+        Conflict: if a component is a link, or no directory.
+        OSError: if something in it cannot be removed, or is made anew all the time.
+        ValueError: as `open_beneath`.
+    """
+    *parents, name = _checked(str(relative))
+    try:
+        directory = _directory(root, parents, relative)
+    except FileNotFoundError:
+        return
+    try:
+        top = _own_directory(name, directory)
+        if top is None:
+            raise _not_plain(relative)
+        try:
+            _empty(top)
+        finally:
+            os.close(top)
+        os.rmdir(name, dir_fd=directory)
+    except FileNotFoundError:
+        return
+    finally:
+        os.close(directory)
+
+
+def _empty(top: int) -> None:
+    """Empty a directory. What is nested deeper is moved up to it first, so that depth costs no stack."""
+    while names := os.listdir(top):
+        for name in names:
+            below = _own_directory(name, top)
+            if below is None:
+                os.unlink(name, dir_fd=top)
+                continue
+            try:
+                for inner in os.listdir(below):
+                    if (deeper := _own_directory(inner, below)) is None:
+                        os.unlink(inner, dir_fd=below)
+                    else:
+                        os.close(deeper)
+                        os.rename(inner, f".removed-{secrets.token_hex(8)}", src_dir_fd=below, dst_dir_fd=top)
+            finally:
+                os.close(below)
+            os.rmdir(name, dir_fd=top)
+
+
+def _own_directory(name: str, parent: int) -> int | None:
+    """Return a descriptor of a directory that may now be emptied; None if it is something else."""
+    try:
+        handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    except NotADirectoryError:
+        return None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return None
+        raise
+    try:
+        os.chmod(f"/proc/self/fd/{handle}", 0o700)
+        return os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    finally:
+        os.close(handle)
+
+
+def _directory(root: Path, parts: list[str], relative: str | PurePosixPath) -> int:
+    directory = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in parts:
+            below = _open(part, _DIRECTORY, directory, relative)
+            os.close(directory)
+            directory = below
+    except BaseException:
+        os.close(directory)
+        raise
+    return directory
 
 
 def _open(part: str, flags: int, directory: int, relative: str | PurePosixPath) -> int:

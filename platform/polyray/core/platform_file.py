@@ -15,6 +15,7 @@ pools:
   cloud: {provider: local, capacity_type: on_demand, max_nodes: 4, boot_seconds: 3,
           resources: {cpu: 1, memory: 2GiB}, usd_per_hour: 1.20}
 idle_seconds: 300
+history_days: 365
 """
 
 from __future__ import annotations
@@ -111,6 +112,9 @@ class PlatformFile(_Model):
     pools: dict[str, PoolSpec] = Field(default_factory=dict)
     #: A cloud node that holds no lease for so long is drained and terminated.
     idle_seconds: Annotated[int, Field(strict=True, ge=1, le=86_400)] = 300
+    #: The run directory of a workload (log, records, checkpoints) is removed so long after its end. What it cost,
+    #: and the events of its life, are kept.
+    history_days: Annotated[int, Field(strict=True, ge=1, le=36_500)] = 365
 
     @model_validator(mode="after")
     def _sound(self) -> PlatformFile:

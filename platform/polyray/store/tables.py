@@ -180,6 +180,8 @@ class Workload(Base):
     not_before_ms: Mapped[int | None]
     started_ms: Mapped[int | None]
     ended_ms: Mapped[int | None]
+    #: When its run directory (log, records, checkpoints) was removed, long after its end.
+    history_removed_ms: Mapped[int | None]
 
 
 class Cluster(Base):

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from polyray.api.deps import Caller, Given, guarded_router, may, member_tenant
 from polyray.api.idempotency import Conclude, KeyHeader, Request, once_long
 from polyray.api.paging import DEFAULT_LIMIT, CursorText, Limit
-from polyray.api.scoping import own_workload
+from polyray.api.scoping import own_workload, require_history
 from polyray.api.versions import versions_page
 from polyray.api.views import ModelView, Page
 from polyray.core.errors import Invalid, NotFound
@@ -44,6 +44,7 @@ def register(services: Given, caller: Caller, body: Register, idempotency_key: K
             job = own_workload(session, caller, Kind.JOB, body.job_id)
         except NotFound as error:
             raise Invalid(error.message, field="job_id", hint=error.hint) from None
+    require_history(job)
 
     def work(conclude: Conclude) -> ModelView:
         def registered(session: Session, row: ModelVersion) -> None:

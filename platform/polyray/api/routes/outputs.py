@@ -19,7 +19,7 @@ from polyray.api.outputs import (
     read_file,
 )
 from polyray.api.run_log import Piece, read_log
-from polyray.api.scoping import own_workload
+from polyray.api.scoping import own_workload, require_history
 from polyray.api.views import RecordsView
 from polyray.core.lifecycle import WORKLOAD, WorkloadState
 from polyray.core.spec import Kind
@@ -54,6 +54,7 @@ def add_output_routes(router: APIRouter, kind: Kind) -> None:
         """
         with services.store.read() as session:
             row = own_workload(session, caller, kind, workload)
+        require_history(row)
         path = services.layout.driver_log(row.tenant, row.workload_id)
         piece = read_log(services.layout, path, offset=offset, limit=limit)
         if not follow_on:
@@ -83,6 +84,7 @@ def add_output_routes(router: APIRouter, kind: Kind) -> None:
         """Return what the run recorded (metrics, checkpoints) from a byte offset on."""
         with services.store.read() as session:
             row = own_workload(session, caller, kind, workload)
+        require_history(row)
         path = services.layout.records(row.tenant, row.workload_id)
         data, size = read_file(services.layout, path, offset=offset, limit=MAX_RECORDS_BYTES)
         found = parse_records(data, offset=offset, whole_file=offset + len(data) >= size)

@@ -17,6 +17,7 @@ depends_on = None
 
 def upgrade() -> None:
     op.add_column("workloads", sa.Column("not_before_ms", sa.BigInteger(), nullable=True))
+    op.add_column("workloads", sa.Column("history_removed_ms", sa.BigInteger(), nullable=True))
     op.add_column("leases", sa.Column("short_starts", sa.BigInteger(), nullable=False, server_default="0"))
     op.add_column("leases", sa.Column("slice_started_ms", sa.BigInteger(), nullable=True))
     op.add_column("events", sa.Column("chain", sa.String(64), server_default="", nullable=False))
@@ -44,4 +45,5 @@ def downgrade() -> None:
     op.drop_column("events", "chain")
     op.drop_column("leases", "slice_started_ms")
     op.drop_column("leases", "short_starts")
+    op.drop_column("workloads", "history_removed_ms")
     op.drop_column("workloads", "not_before_ms")
