@@ -121,6 +121,23 @@ def test_a_link_in_place_of_a_run_is_not_followed_and_keeps_no_other_run_from_go
     assert not platform.layout.run("vision", other).exists()
 
 
+def test_runs_that_cannot_be_removed_hold_up_no_others(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "MAX_RUNS", 2)
+    now_ms = platform.services.clock.now_ms()
+    runs = [platform.layout.run("vision", a_run(platform, ended_ms=now_ms + n)) for n in range(4)]
+    for run in runs[:3]:
+        run.rename(run.with_name(f"{run.name}-away"))
+        run.symlink_to("nowhere")
+    clock = VirtualClock(now_ms + (DAYS + 1) * DAY_MS)
+    sweeper = Retention(store=platform.store, layout=platform.layout, clock=clock, history_days=lambda: DAYS)
+    assert [sweeper.reconcile("sweep").again_seconds for _ in range(3)] == [1.0, 1.0, None]
+    assert not runs[3].exists()
+    runs[0].unlink()
+    runs[0].with_name(f"{runs[0].name}-away").rename(runs[0])
+    sweeper.reconcile("sweep")
+    assert not runs[0].exists()
+
+
 def test_a_workload_that_never_had_a_directory_is_done_with_at_once(platform: Platform) -> None:
     ada, now_ms = platform.client("ada"), platform.services.clock.now_ms()
     mine = ada.post("/v1/jobs", json=job()).json()["id"]

@@ -30,6 +30,7 @@ DAY_MS = 86_400_000
 BATCH = 500
 #: Run directories removed in one go.
 MAX_RUNS = 100
+_FIRST = (0, "")
 #: An expired login may be asked about so much longer: a token that has just ended says so.
 GRACE_MS = DAY_MS
 
@@ -43,6 +44,8 @@ class Retention:
 
     def __init__(self, *, store: Store, layout: Layout, clock: Clock, history_days: Callable[[], int]) -> None:
         self._store, self._layout, self._clock, self._history_days = store, layout, clock, history_days
+        #: The last run that was looked at: those that cannot be removed hold up no others.
+        self._after = _FIRST
 
     def pending(self) -> list[str]:
         return ["sweep"]
@@ -68,13 +71,17 @@ class Retention:
         """Remove the run directories of what ended before; return whether there may be more."""
         ended = [state.value for state in WORKLOAD.terminal]
         over = Workload.state.in_(ended) & (Workload.ended_ms < ended_before_ms) & Workload.history_removed_ms.is_(None)
+        place = tuple_(Workload.ended_ms, Workload.workload_id)
+        query = select(Workload).where(over, place > self._after).order_by(Workload.ended_ms, Workload.workload_id)
         with self._store.read() as session:
-            rows = session.scalars(select(Workload).where(over).order_by(Workload.ended_ms).limit(MAX_RUNS)).all()
+            rows = session.scalars(query.limit(MAX_RUNS)).all()
+        more = len(rows) == MAX_RUNS
+        self._after = (rows[-1].ended_ms or 0, rows[-1].workload_id) if more else _FIRST
         removed = [row.workload_id for row in rows if self._remove(row)]
         if removed:
             with self._store.write() as session:
                 _mark(session, removed, self._clock.now_ms())
-        return len(removed) == MAX_RUNS
+        return more
 
     def _remove(self, row: Workload) -> bool:
         """Remove one run directory; one that cannot be removed keeps no other from it."""
