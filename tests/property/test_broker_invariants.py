@@ -70,6 +70,7 @@ def workloads(draw: st.DrawFn, workload_id: str) -> Waiting:
         queued_ms=NOW_MS - draw(st.integers(-5, 10**6)),
         max_wait_ms=draw(st.sampled_from([None, None, 1000, 10**7])),
         max_cost_usd_micros=draw(st.sampled_from([None, None, 2_000_000])),
+        not_before_ms=draw(st.sampled_from([None, None, None, NOW_MS - 1, NOW_MS + 1])),
         kind=draw(st.sampled_from(Kind)),
     )
 
@@ -103,12 +104,22 @@ def offerings(draw: st.DrawFn, name: str) -> Offering:
 
 
 @st.composite
+def queues(draw: st.DrawFn) -> tuple[Waiting, ...]:
+    """Workloads of which some ask for the same as others."""
+    queue: list[Waiting] = []
+    for n in range(draw(st.integers(1, 6))):
+        like = draw(st.sampled_from([None, *queue]))
+        queue.append(draw(workloads(f"job-{n}")) if like is None else replace(like, workload_id=f"job-{n}"))
+    return tuple(queue)
+
+
+@st.composite
 def snapshots(draw: st.DrawFn) -> Snapshot:
     return Snapshot(
         now_ms=NOW_MS,
         tenants=tuple(draw(tenants(name)) for name in TENANTS),
         nodes=tuple(draw(nodes(f"nod-{n}")) for n in range(draw(st.integers(1, 4)))),
-        queue=tuple(draw(workloads(f"job-{n}")) for n in range(draw(st.integers(1, 5)))),
+        queue=draw(queues()),
         offerings=tuple(draw(offerings(f"off-{n}")) for n in range(draw(st.integers(0, 3)))),
         cooling=draw(st.sampled_from([(), (("off-0", NOW_MS + 1),), (("off-0", NOW_MS),)])),
         leaving=draw(st.sampled_from([(), (("off-1", 1),)])),
@@ -175,6 +186,11 @@ def test_the_same_snapshot_in_any_order_gives_the_same_plan(seen: Snapshot, rng:
         **{name: shuffled(getattr(seen, name)) for name in ("tenants", "nodes", "queue", "offerings")},  # type: ignore[arg-type]
     )
     assert plan(seen) == plan(seen) == plan(other)
+
+
+@given(snapshots())
+def test_what_is_decided_for_all_that_are_alike_is_what_each_alone_would_be_told(seen: Snapshot) -> None:
+    assert plan(seen) == plan(seen, grouped=False)
 
 
 @given(snapshots())
@@ -253,7 +269,7 @@ def test_an_idle_fleet_starts_the_first_workload_that_was_not_refused(seen: Snap
         replace(tenant, used=Resources(), budget_left_usd_micros=None, suspended=False) for tenant in seen.tenants
     )
     for waiting in seen.queue:
-        eager = replace(waiting, max_wait_ms=None, max_cost_usd_micros=None)
+        eager = replace(waiting, max_wait_ms=None, max_cost_usd_micros=None, not_before_ms=None)
         reserved = tuple(
             _arrived(f"{offering.name}-{n}", offering, None)
             for offering in seen.offerings

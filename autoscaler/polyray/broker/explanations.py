@@ -11,16 +11,33 @@ from polyray.core.explain import Explanation
 from polyray.core.money import format_usd
 from polyray.core.resources import Resources
 
-#: How many ids an explanation names; the rest is a count.
-MOST_NAMED = 10
+QUOTA_EXCEEDED = "quota_exceeded"
 
 
 def suspended(tenant: str) -> Explanation:
     return Explanation("tenant_suspended", f"tenant {tenant} is suspended", "an operator lifts the suspension")
 
 
+def paused(until_ms: int) -> Explanation:
+    return Explanation(
+        "paused",
+        f"its last attempts did not last, and it pauses until {_clock(until_ms)}",
+        "the pause ends",
+        {"until_ms": until_ms},
+    )
+
+
+def far_behind(kinds: int) -> Explanation:
+    return Explanation(
+        "behind_others",
+        f"{kinds} other kinds of request of the same tenant came first",
+        "some of them start, or are stopped",
+        {"kinds": kinds},
+    )
+
+
 def quota_exceeded(excess: Excess) -> Explanation:
-    return Explanation("quota_exceeded", excess.sentence, f"{excess.flavor} of the tenant becomes free", excess.facts())
+    return Explanation(QUOTA_EXCEEDED, excess.sentence, f"{excess.flavor} of the tenant becomes free", excess.facts())
 
 
 def behind_quota(excess: Excess, first: str) -> Explanation:
@@ -86,12 +103,6 @@ def over_max_cost(estimate: int, spent: int, most: int, offerings: Sequence[Offe
             "offerings": [each.name for each in offerings],
         },
     )
-
-
-def placed(explanation: Explanation, position: int, ahead: Sequence[str], ahead_of_others: int) -> Explanation:
-    """Return it with the place in the queue (1 is next). Workloads of other tenants are counted, never named."""
-    where = {"position": position, "ahead": list(ahead[:MOST_NAMED]), "ahead_of_other_tenants": ahead_of_others}
-    return Explanation(explanation.code, explanation.cause, explanation.unblocks, {**explanation.facts, **where})
 
 
 def _clock(at_ms: int) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from polyray.broker.places import placed
 from polyray.core.explain import Explanation
 from polyray.core.resources import Resources
 from polyray.core.spec import CapacityType, Kind
@@ -82,6 +83,8 @@ class Waiting:
     kind: Kind = Kind.JOB
     #: Micro-dollars that its cloud nodes have cost so far or are expected to.
     spent_usd_micros: int = 0
+    #: It rests until then, and blocks nobody meanwhile.
+    not_before_ms: int | None = None
 
 
 @dataclass(frozen=True)
@@ -156,5 +159,18 @@ class Plan:
     launches: tuple[Launch, ...] = ()
     drains: tuple[Drain, ...] = ()
     refusals: tuple[Refusal, ...] = ()
-    #: Workload -> why it waits, for everything left in the queue.
-    explanations: dict[str, Explanation] = field(default_factory=dict, hash=False)
+    #: Everything left in the queue, in turn, and why it waits.
+    waits: tuple[tuple[Waiting, Explanation], ...] = field(default=(), hash=False)
+    #: Milliseconds since the epoch at which the same queue on the same machines may be decided otherwise.
+    changes_ms: int | None = None
+
+    @property
+    def explanations(self) -> dict[str, Explanation]:
+        """Workload -> why it waits, and its place among those that wait."""
+        result: dict[str, Explanation] = {}
+        ahead: dict[str, list[str]] = {}
+        for position, (waiting, explanation) in enumerate(self.waits, start=1):
+            own = ahead.setdefault(waiting.tenant, [])
+            result[waiting.workload_id] = placed(explanation, position, own, position - 1 - len(own))
+            own.append(waiting.workload_id)
+        return result

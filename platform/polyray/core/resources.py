@@ -93,6 +93,10 @@ class Resources(Mapping[str, int]):
         """
         return Resources({f: self[f] - other[f] for f in {*self._amounts, *other._amounts}})
 
+    def times(self, count: int) -> Resources:
+        """Return so many of it, saturating at `MAX_SUM`."""
+        return Resources({f: min(amount * count, MAX_SUM) for f, amount in self._amounts.items()})
+
     def minus_clamped(self, other: Resources) -> Resources:
         """Return the difference, each flavor at least 0."""
         return Resources({f: max(self[f] - other[f], 0) for f in self._amounts})

@@ -2,13 +2,15 @@
 
 Planning reads a snapshot and may be overtaken; so each grant and each launch is one write transaction that
 checks again on the rows themselves, and a plan that has become stale is dropped, to be made anew.
+
+A cycle whose world has not changed is skipped, a long one is followed by a rest, and what one writes is
+bounded: however long the queue is, whoever submits finds the processor and the database's writer free.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from typing import Any
 
 import structlog
 from sqlalchemy import select
@@ -21,7 +23,10 @@ from polyray.core.clock import Clock
 from polyray.core.ids import new_id
 from polyray.core.lifecycle import LeaseState, NodeState, WorkloadState
 from polyray.core.reconcile import Done
-from polyray.jobs.snapshots import is_coming, live_leases, node_views, snapshot, tenant_views
+from polyray.jobs.signs import Signs, next_budget_ms, signs
+from polyray.jobs.snapshots import is_coming, live_leases, node_views, snapshot, tenant_view
+from polyray.jobs.told import Told
+from polyray.jobs.waiting import WaitingRows
 from polyray.reports.costs import cloud_spend
 from polyray.store.engine import Store
 from polyray.store.steps import created, step
@@ -31,8 +36,14 @@ log = structlog.get_logger(__name__)
 
 #: How often the queue is looked at when nobody wakes the broker: max_wait, idle nodes and budgets pass by themselves.
 CYCLE_SECONDS = 2.0
-#: After a plan that was overtaken.
+#: After a plan that was overtaken, or not wholly applied.
 STALE_SECONDS = 0.2
+#: A plan is made anew at least so often, whatever changed.
+FULL_SECONDS = 60.0
+#: After a cycle the broker rests so many times as long as it took.
+REST = 9
+#: Grants of one cycle; what is beyond them is planned anew.
+MOST_GRANTS = 100
 
 KEY = "cycle"
 
@@ -55,6 +66,7 @@ class Scheduler:
         cooling: Callable[[], tuple[tuple[str, int], ...]],
         idle_seconds: Callable[[], int],
         wake: Callable[[str, str], None],
+        waiting: WaitingRows | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -62,23 +74,60 @@ class Scheduler:
         self._cooling = cooling
         self._idle_seconds = idle_seconds
         self._wake = wake
+        self._waiting = waiting or WaitingRows()
+        self._told = Told(clock)
+        #: The world that the last plan was made for and wholly applied to, and until when it holds
+        #: (milliseconds since the epoch; monotonic seconds).
+        self._settled: tuple[Signs, int | None, float] | None = None
+        self._rest_until = float("-inf")
 
     def pending(self) -> list[str]:
         return [KEY]
 
     def reconcile(self, key: str) -> Done:
-        seen = self.see()
-        stale = self.apply(plan(seen), seen)
-        return Done(again_seconds=STALE_SECONDS if stale else CYCLE_SECONDS)
+        began = self._clock.monotonic()
+        if began < self._rest_until:
+            return Done(again_seconds=self._rest_until - began)
+        with self._store.read() as session:
+            signs = self._signs(session)
+            if self._is_settled(signs):
+                return Done(again_seconds=CYCLE_SECONDS)
+            seen = self._see(session)
+            budgets_ms = next_budget_ms(session, seen.now_ms)
+        self._settled = None
+        decided = plan(seen)
+        stale = self.apply(decided, seen)
+        ended = self._clock.monotonic()
+        self._rest_until = ended + min(REST * (ended - began), CYCLE_SECONDS)
+        if stale:
+            return Done(again_seconds=STALE_SECONDS)
+        holds_ms = min((at for at in (decided.changes_ms, budgets_ms) if at is not None), default=None)
+        self._settled = signs, holds_ms, ended + FULL_SECONDS
+        return Done(again_seconds=CYCLE_SECONDS)
 
     def see(self) -> Snapshot:
         with self._store.read() as session:
-            now_ms, idle_seconds = self._clock.now_ms(), self._idle_seconds()
-            return snapshot(session, now_ms, self._offerings(), self._cooling(), idle_seconds)
+            return self._see(session)
+
+    def _see(self, session: Session) -> Snapshot:
+        now_ms, idle_seconds = self._clock.now_ms(), self._idle_seconds()
+        return snapshot(session, self._waiting, now_ms, self._offerings(), self._cooling(), idle_seconds)
+
+    def _signs(self, session: Session) -> Signs:
+        return *signs(session), self._offerings(), self._cooling(), self._idle_seconds()
+
+    def _is_settled(self, now: Signs) -> bool:
+        """Return whether a plan made now would decide nothing that the last one did not."""
+        if self._settled is None:
+            return False
+        then, holds_ms, holds_seconds = self._settled
+        passed = holds_ms is not None and self._clock.now_ms() >= holds_ms
+        return now == then and not passed and self._clock.monotonic() < holds_seconds
 
     def apply(self, decided: Plan, seen: Snapshot) -> int:
-        """Write a plan, each decision on its own, and return how many had become stale."""
-        stale = sum(not self._grant(grant) for grant in decided.grants)
+        """Write a plan, each decision on its own; return how many had become stale or are yet to be written."""
+        stale = sum(not self._grant(grant) for grant in decided.grants[:MOST_GRANTS])
+        stale += len(decided.grants[MOST_GRANTS:])
         by_workload: dict[str, list[Launch]] = {}
         for launch in decided.launches:
             by_workload.setdefault(launch.workload_id, []).append(launch)
@@ -86,8 +135,7 @@ class Scheduler:
             stale += not self._launch(workload_id, launches, seen)
         stale += sum(not self._drain(drain) for drain in decided.drains)
         stale += sum(not self._refuse(refusal) for refusal in decided.refusals)
-        self._explain(decided)
-        return stale
+        return stale + (not self._told.tell(self._store, decided.waits))
 
     def _grant(self, grant: Grant) -> bool:
         """Give a gang its leases if all still holds: it waits, quota, nodes, room and devices."""
@@ -96,16 +144,16 @@ class Scheduler:
             workload = session.get(Workload, grant.workload_id)
             if workload is None or not _waits(workload):
                 return _dropped(grant.workload_id, "it waits no more")
-            leases = live_leases(session)
             ids = {placement.node_id for placement in grant.placements}
+            leases = live_leases(session, Lease.node_id.in_(ids))
             nodes = {node.node_id: node for node in session.scalars(select(Node).where(Node.node_id.in_(ids)))}
             views = {view.node_id: view for view in node_views(session, nodes.values(), leases)}
-            (tenant,) = [view for view in tenant_views(session, leases, {}) if view.tenant == workload.tenant]
-            if (reason := violation(grant.placements, views, tenant)) is not None:
+            if (reason := violation(grant.placements, views, tenant_view(session, workload.tenant))) is not None:
                 return _dropped(grant.workload_id, reason)
             cluster = _write_grant(session, workload, grant, now_ms)
             for node in nodes.values():
                 node.idle_since_ms = None
+        self._told.forget(workload.workload_id)
         log.info("granted", workload=workload.workload_id, cluster=cluster.cluster_id, nodes=sorted(ids))
         for kind, key in (("cluster", cluster.cluster_id), ("workload", workload.workload_id)):
             self._wake(kind, key)
@@ -169,17 +217,6 @@ class Scheduler:
         self._wake("workload", refusal.workload_id)
         return True
 
-    def _explain(self, decided: Plan) -> None:
-        """Store why each workload waits, where that changed."""
-        told = {workload_id: each.as_dict() for workload_id, each in decided.explanations.items()}
-        with self._store.read() as session:
-            changed = _changed(session, told)
-        if not changed:
-            return
-        with self._store.write() as session:
-            for workload_id in _changed(session, told):
-                session.get_one(Workload, workload_id).explanation = told[workload_id]
-
 
 def _waits(workload: Workload) -> bool:
     return workload.state == WorkloadState.QUEUED and workload.stop_requested_ms is None
@@ -188,13 +225,6 @@ def _waits(workload: Workload) -> bool:
 def _dropped(workload_id: str, reason: str) -> bool:
     log.info("plan_overtaken", workload=workload_id, reason=reason)
     return False
-
-
-def _changed(session: Session, told: dict[str, dict[str, Any]]) -> list[str]:
-    rows = session.execute(
-        select(Workload.workload_id, Workload.explanation).where(Workload.state == WorkloadState.QUEUED.value)
-    )
-    return [workload_id for workload_id, stored in rows if workload_id in told and stored != told[workload_id]]
 
 
 def _write_grant(session: Session, workload: Workload, grant: Grant, now_ms: int) -> Cluster:

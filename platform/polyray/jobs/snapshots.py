@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
-import structlog
-from pydantic import ValidationError
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, Text, cast, func, select
 from sqlalchemy.orm import Session
 
 from polyray.broker.feasibility import feasible
 from polyray.broker.fit import devices_of
-from polyray.broker.snapshot import NodeView, Offering, Snapshot, TenantView, Waiting
-from polyray.core.errors import PolyrayError
+from polyray.broker.snapshot import NodeView, Offering, Snapshot, TenantView
 from polyray.core.explain import Explanation
-from polyray.core.lifecycle import LeaseState, NodeState, WorkloadState
+from polyray.core.lifecycle import LeaseState, NodeState
 from polyray.core.resources import Resources, total
 from polyray.core.spec import CapacityType, Kind, WorkloadSpec
-from polyray.reports.costs import cloud_spend, spent_by_workload
+from polyray.jobs.waiting import WaitingRows
+from polyray.reports.costs import cloud_spend
 from polyray.store.tables import Budget, Lease, Node, Quota, Tenant, Workload
 
-log = structlog.get_logger(__name__)
-
-#: A higher number goes first.
-PRIORITIES = {"low": 0, "normal": 1, "high": 2}
+#: By name, since an index finds what a column is and not what it is not.
+_HOLDING = [state.value for state in LeaseState if state is not LeaseState.RELEASED]
 
 #: Nodes that take leases, or will.
 _COMING = (NodeState.INTENDED.value, NodeState.LAUNCHED.value, NodeState.READY.value)
@@ -32,6 +28,7 @@ _COMING = (NodeState.INTENDED.value, NodeState.LAUNCHED.value, NodeState.READY.v
 
 def snapshot(
     session: Session,
+    waiting: WaitingRows,
     now_ms: int,
     offerings: tuple[Offering, ...],
     cooling: tuple[tuple[str, int], ...],
@@ -45,7 +42,7 @@ def snapshot(
         now_ms=now_ms,
         tenants=tenant_views(session, leases, cloud_spend(session, now_ms)),
         nodes=node_views(session, coming, leases),
-        queue=_queue(session, now_ms),
+        queue=waiting.read(session, now_ms),
         offerings=offerings,
         cooling=cooling,
         idle_seconds=idle_seconds,
@@ -68,8 +65,15 @@ def refusal(session: Session, tenant: str, spec: WorkloadSpec, offerings: tuple[
     return feasible(spec.bundles, spec.capacity, view, nodes, offerings, kind=spec.kind)
 
 
-def live_leases(session: Session) -> Sequence[Lease]:
-    return session.scalars(select(Lease).where(Lease.state != LeaseState.RELEASED.value)).all()
+def live_leases(session: Session, *of: ColumnElement[bool]) -> Sequence[Lease]:
+    return session.scalars(select(Lease).where(Lease.state.in_(_HOLDING), *of)).all()
+
+
+def used_by(session: Session, tenant: str) -> Resources:
+    """Return what a tenant's live leases hold; like leases are counted by the database."""
+    amounts = cast(Lease.resources, Text)
+    rows = select(amounts, func.count()).where(Lease.state.in_(_HOLDING), Lease.tenant == tenant).group_by(amounts)
+    return total(Resources(json.loads(text)).times(count) for text, count in session.execute(rows))
 
 
 def node_views(session: Session, nodes: Iterable[Node], leases: Iterable[Lease]) -> tuple[NodeView, ...]:
@@ -100,51 +104,26 @@ def tenant_views(session: Session, leases: Iterable[Lease], spent: Mapping[str, 
         row.tenant: row.usd_micros_per_month - spent.get(row.tenant, 0) for row in session.scalars(select(Budget))
     }
     return tuple(
-        TenantView(
-            tenant=row.name,
-            nominal=_nominal(quotas.get(row.name, [])),
-            borrowing_limit=_borrowing(quotas.get(row.name, [])),
-            used=total(used.get(row.name, [])),
-            budget_left_usd_micros=budgets.get(row.name),
-            suspended=row.suspended,
-        )
+        _tenant_view(row, quotas.get(row.name, []), total(used.get(row.name, [])), budgets.get(row.name))
         for row in session.scalars(select(Tenant).order_by(Tenant.name))
     )
 
 
-def _queue(session: Session, now_ms: int) -> tuple[Waiting, ...]:
-    rows = session.scalars(
-        select(Workload)
-        .where(Workload.state == WorkloadState.QUEUED.value, Workload.stop_requested_ms.is_(None))
-        .order_by(Workload.queued_ms, Workload.workload_id)
-    )
-    queue = []
-    for row in rows:
-        try:
-            queue.append(_waiting(session, row, now_ms))
-        except (PolyrayError, ValidationError):
-            # One row that an older version wrote must not stop everybody's scheduling.
-            log.exception("unreadable_workload", workload=row.workload_id, tenant=row.tenant)
-    return tuple(queue)
+def tenant_view(session: Session, tenant: str) -> TenantView:
+    """Return one tenant with its quota and its use; of its budget nothing."""
+    quotas = session.scalars(select(Quota).where(Quota.tenant == tenant)).all()
+    return _tenant_view(session.get_one(Tenant, tenant), quotas, used_by(session, tenant), None)
 
 
-def _waiting(session: Session, row: Workload, now_ms: int) -> Waiting:
-    spec = WorkloadSpec.model_validate(row.spec)
-    waiting = Waiting(
-        workload_id=row.workload_id,
-        tenant=row.tenant,
-        bundles=spec.bundles,
-        capacity=spec.capacity,
-        priority=PRIORITIES[spec.priority],
-        queued_ms=row.queued_ms,
-        max_wait_ms=spec.max_wait_ms,
-        max_cost_usd_micros=spec.max_cost_usd_micros,
-        max_duration_ms=spec.max_duration_ms,
-        kind=spec.kind,
+def _tenant_view(row: Tenant, quotas: Sequence[Quota], used: Resources, budget_left: int | None) -> TenantView:
+    return TenantView(
+        tenant=row.name,
+        nominal=_nominal(quotas),
+        borrowing_limit=_borrowing(quotas),
+        used=used,
+        budget_left_usd_micros=budget_left,
+        suspended=row.suspended,
     )
-    if waiting.max_cost_usd_micros is None:
-        return waiting
-    return replace(waiting, spent_usd_micros=spent_by_workload(session, row.workload_id, now_ms))
 
 
 def _node_view(node: Node, leases: Sequence[Lease], jobs: set[str]) -> NodeView:

@@ -1,0 +1,102 @@
+"""The queue, read from rows; each spec is parsed once, since a workload's spec never changes."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import structlog
+from pydantic import ValidationError
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from polyray.broker.snapshot import Waiting
+from polyray.core.errors import PolyrayError
+from polyray.core.lifecycle import WorkloadState
+from polyray.core.resources import Resources
+from polyray.core.spec import CapacityType, WorkloadSpec
+from polyray.jobs.pauses import LONGEST_MS
+from polyray.reports.costs import spent_by_workload
+from polyray.store.tables import Workload
+
+log = structlog.get_logger(__name__)
+
+#: A higher number goes first.
+PRIORITIES = {"low": 0, "normal": 1, "high": 2}
+#: Specs that are fetched at once.
+_BATCH = 500
+
+#: Workload id, when its wait began, when its rest ends.
+_Row = tuple[str, int, int | None]
+
+
+class WaitingRows:
+    """Reads what waits. Thread-safe; like requests share one object, so that a long queue takes little memory."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        #: None for a spec that cannot be read.
+        self._parsed: dict[str, Waiting | None] = {}
+        self._bundles: dict[tuple[Resources, ...], tuple[Resources, ...]] = {}
+        self._capacities: dict[tuple[CapacityType, ...], tuple[CapacityType, ...]] = {}
+
+    def read(self, session: Session, now_ms: int) -> tuple[Waiting, ...]:
+        """Return every workload that waits and that nobody stopped, the oldest first."""
+        found = session.execute(
+            select(Workload.workload_id, Workload.queued_ms, Workload.not_before_ms)
+            .where(Workload.state == WorkloadState.QUEUED.value, Workload.stop_requested_ms.is_(None))
+            .order_by(Workload.queued_ms, Workload.workload_id)
+        )
+        rows: list[_Row] = [(workload_id, queued_ms, until_ms) for workload_id, queued_ms, until_ms in found]
+        parsed = self._parse(session, rows)
+        queue = []
+        for row, waiting in zip(rows, parsed, strict=True):
+            if waiting is None:
+                continue
+            if waiting.queued_ms != row[1] or row[2] is not None:
+                waiting = replace(waiting, queued_ms=row[1], not_before_ms=_rest_until(row[2], now_ms))
+            if waiting.max_cost_usd_micros is not None:
+                spent = spent_by_workload(session, waiting.workload_id, now_ms)
+                waiting = replace(waiting, spent_usd_micros=spent)
+            queue.append(waiting)
+        return tuple(queue)
+
+    def _parse(self, session: Session, rows: list[_Row]) -> list[Waiting | None]:
+        with self._mutex:
+            before = self._parsed
+            new = [row[0] for row in rows if row[0] not in before]
+            for start in range(0, len(new), _BATCH):
+                batch = select(Workload.workload_id, Workload.tenant, Workload.queued_ms, Workload.spec)
+                for found in session.execute(batch.where(Workload.workload_id.in_(new[start : start + _BATCH]))):
+                    before[found[0]] = self._waiting(*found)
+            self._parsed = {row[0]: before[row[0]] for row in rows}
+            if not rows:
+                self._bundles.clear()
+            return list(self._parsed.values())
+
+    def _waiting(self, workload_id: str, tenant: str, queued_ms: int, content: dict[str, object]) -> Waiting | None:
+        try:
+            spec = WorkloadSpec.model_validate(content)
+            return Waiting(
+                workload_id=workload_id,
+                tenant=tenant,
+                bundles=self._bundles.setdefault(spec.bundles, spec.bundles),
+                capacity=self._capacities.setdefault(spec.capacity, spec.capacity),
+                priority=PRIORITIES[spec.priority],
+                queued_ms=queued_ms,
+                max_wait_ms=spec.max_wait_ms,
+                max_cost_usd_micros=spec.max_cost_usd_micros,
+                max_duration_ms=spec.max_duration_ms,
+                kind=spec.kind,
+            )
+        except (PolyrayError, ValidationError):
+            # One row that an older version wrote must not stop everybody's scheduling.
+            log.exception("unreadable_workload", workload=workload_id, tenant=tenant)
+            return None
+
+
+def _rest_until(not_before_ms: int | None, now_ms: int) -> int | None:
+    """Return the end of a rest that is not over; one longer than any was set before the clock went back."""
+    if not_before_ms is None or not now_ms < not_before_ms <= now_ms + 2 * LONGEST_MS:
+        return None
+    return not_before_ms
