@@ -61,11 +61,7 @@ def restore(
         check_database(staging / DATABASE, manifest)
         place = placing.place_of(settings, clock, overwrite=overwrite, dry_run=dry_run)
         anchors = Anchors(settings.state_dir)
-        differs = contradiction(staging / DATABASE, anchors.read())
-        if differs and not (overwrite or dry_run):
-            hint = "is it another platform's, or was it changed? --yes restores it all the same"
-            raise Conflict(f"the backup is of another history: {differs}", hint=hint)
-        return _Work(settings, clock, staging, manifest, place, anchors, dry_run).done(differs)
+        return _Work(settings, clock, staging, manifest, place, anchors, dry_run, overwrite).done()
 
 
 def _staging(dry_run: bool) -> str:
@@ -107,17 +103,17 @@ class _Work:
     place: placing.SQLiteFile | placing.PostgreSQLDatabase
     anchors: Anchors
     dry_run: bool
+    overwrite: bool
 
-    def done(self, differs: str) -> Report:
-        """`differs`: how the backup's history is another than the one that was anchored here; empty: it is not."""
+    def done(self) -> Report:
         now_ms = self.clock.now_ms()
         stamp = f"{datetime.fromtimestamp(now_ms / 1000, UTC):%Y%m%dT%H%M%S}-{now_ms % 1000:03}"
         path = "" if self.dry_run else str(self.settings.state_dir / f"restore-report-{stamp}.json")
-        anchored = [] if differs else [anchor.event_id for anchor in self.anchors.read()]
         staged = Store(f"sqlite:///{self.staging / DATABASE}")
         try:
             with self.place.replaced() as old:
-                report = self._prepared(staged, old, anchored, now_ms, path, differs)
+                differs = self._differs(old)
+                report = self._prepared(staged, old, now_ms, path, differs)
         finally:
             staged.close()
         if self.dry_run:
@@ -126,10 +122,26 @@ class _Work:
         kept = placing.writing(lambda: self._put(report, f"replaced-{stamp}", bool(differs)))
         return replace(report, replaced=kept)
 
-    def _prepared(
-        self, staged: Store, old: Store | None, anchored: list[int], now_ms: int, path: str, differs: str
-    ) -> Report:
+    def _differs(self, old: Store | None) -> str:
+        """Return how the backup is of another history than the one here; empty if it is of the same.
+
+        Raises:
+            Conflict: if it is of another, and that was not allowed.
+        """
+        differs = contradiction(self.staging / DATABASE, self.anchors.read())
+        if old is not None and not differs:
+            with old.read() as replaced:
+                event = replaced.get(Event, self.manifest.last_event_id)
+            if event is not None and event.chain != self.manifest.last_chain:
+                differs = f"its event {event.event_id} is not the one of the database here"
+        if differs and not (self.overwrite or self.dry_run):
+            hint = "is it another platform's, or was it changed? --yes restores it all the same"
+            raise Conflict(f"the backup is of another history: {differs}", hint=hint)
+        return differs
+
+    def _prepared(self, staged: Store, old: Store | None, now_ms: int, path: str, differs: str) -> Report:
         """Make the new database what it must be before anybody uses it, and report."""
+        anchored = [] if differs else [anchor.event_id for anchor in self.anchors.read()]
         layout = Layout(self.settings.store_root)
         with staged.write() as new:
             restored = inventory.known(new)
