@@ -76,6 +76,8 @@ class FakeFabric:
         self.release_calls_needed = 1
         self.available = True
         self.calls: list[tuple[str, str]] = []
+        #: The id of every driver that was started in truth, once for each time.
+        self.programs: list[str] = []
         self._nodes: dict[str, FakeNode] = {}
         self._gangs: dict[str, FakeGang] = {}
         self._ended: dict[str, str] = {}
@@ -144,6 +146,11 @@ class FakeFabric:
         """A node that was lost is back, with nothing on it."""
         with self._mutex:
             self._nodes[node_id].alive = True
+
+    def alive(self, node_id: str) -> bool | None:
+        """Return whether a node lives; None if it never joined."""
+        with self._mutex:
+            return self._nodes[node_id].alive if node_id in self._nodes else None
 
     @property
     def held(self) -> dict[str, str]:
@@ -246,6 +253,7 @@ class FakeFabric:
                 return
             if lease.driver_status is not None and lease.driver_status.running:
                 raise Conflict(f"lease {lease_id} runs driver {lease.driver_status.driver_id}", hint="stop it first")
+            self.programs.append(spec.driver_id)
             lease.driver = spec
             lease.driver_status = DriverStatus(driver_id=spec.driver_id, running=True)
 

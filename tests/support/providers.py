@@ -76,6 +76,10 @@ class FakeProvider:
             for o in self._offerings
         )
 
+    def offer(self, offerings: tuple[Offering, ...]) -> None:
+        """From now on these can be launched; what runs stays as it is."""
+        self._offerings = offerings
+
     def launch(self, intent_id: str, offering: Offering) -> Instance:
         with self._mutex:
             self._reached("launch", intent_id)
