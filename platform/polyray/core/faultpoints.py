@@ -7,6 +7,8 @@ happens there (`striking`); a process of its own is told by its environment:
     POLYRAY_FAULT="store.commit.before=fail"    raise `Unavailable`, the first time
     POLYRAY_FAULT="gateway.command.before@3=pause"   stop as by SIGSTOP
     POLYRAY_FAULT="record=PATH"                 append the name of every point passed to a file
+    POLYRAY_FAULT="file=PATH"                   do what that file says (such as fabric.grant.after=exit), whenever
+                                                there is one; it is taken away at the stroke, which so comes once
 
 A point is `AREA.VERB.before` or `AREA.VERB.after`; `after` means that the effect is there and nobody knows yet.
 """
@@ -68,6 +70,8 @@ def arm(environment: Mapping[str, str] = os.environ) -> None:
     told = environment.get(SETTING, "")
     if told.startswith("record="):
         _strike = _recorder(Path(told.removeprefix("record=")))
+    elif told.startswith("file="):
+        _strike = _Asked(Path(told.removeprefix("file=")))
     elif told:
         _strike = _Countdown.parse(told)
 
@@ -80,14 +84,16 @@ class _Countdown:
     left: int
     mode: str
     _lock: threading.Lock
+    #: Where it was asked for, if in a file.
+    asked_in: Path | None = None
 
     @classmethod
-    def parse(cls, told: str) -> _Countdown:
+    def parse(cls, told: str, asked_in: Path | None = None) -> _Countdown:
         if (match := _FAULT.fullmatch(told)) is None:
             raise Invalid(
                 "it is no fault", field=SETTING, hint="such as fabric.grant.after@2=exit; exit, fail or pause"
             )
-        return cls(match["name"], int(match["nth"] or 1), match["mode"], threading.Lock())
+        return cls(match["name"], int(match["nth"] or 1), match["mode"], threading.Lock(), asked_in)
 
     def __call__(self, name: str) -> None:
         if name != self.name:
@@ -95,6 +101,8 @@ class _Countdown:
         with self._lock:
             self.left -= 1
             strikes = self.left == 0
+            if strikes and self.asked_in is not None:
+                self.asked_in.unlink(missing_ok=True)
         if not strikes:
             return
         match self.mode:
@@ -104,6 +112,29 @@ class _Countdown:
                 os.kill(os.getpid(), signal.SIGSTOP)
             case _:
                 raise Unavailable(f"a fault strikes at {name}", hint=f"{SETTING} asked for it")
+
+
+class _Asked:
+    """Strikes as a file asks for the time being. A process that is started in a struck one's place is spared."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._told = ""
+        self._fault: _Countdown | None = None
+        self._lock = threading.Lock()
+
+    def __call__(self, name: str) -> None:
+        with self._lock:
+            try:
+                told = self._path.read_text().strip()
+            except FileNotFoundError:
+                told = ""
+            if told != self._told:
+                self._fault = _Countdown.parse(told, self._path) if told else None
+                self._told = told
+            fault = self._fault
+        if fault is not None:
+            fault(name)
 
 
 def _recorder(path: Path) -> Strike:

@@ -71,6 +71,31 @@ def test_a_process_records_the_points_it_passes(tmp_path: Path) -> None:
     assert (tmp_path / "points").read_text().split() == ["a.b", "c.d"]
 
 
+def test_a_process_strikes_itself_once_as_a_file_asks_that_may_come_later(tmp_path: Path) -> None:
+    program = """
+import sys
+from pathlib import Path
+from polyray.core import faultpoints
+faultpoints.arm()
+faultpoints.reach("fabric.grant.after")
+if sys.argv[1:]:
+    Path(sys.argv[1]).write_text("fabric.grant.after@2=exit")
+for n in range(3):
+    print(n, flush=True)
+    faultpoints.reach("fabric.grant.after")
+"""
+    asked = tmp_path / "asked"
+    environment = {"POLYRAY_FAULT": f"file={asked}"}
+
+    def run(*arguments: str) -> tuple[list[str], int]:
+        command = [sys.executable, "-c", program, *arguments]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        return done.stdout.split(), done.returncode
+
+    assert run(str(asked)) == (["0", "1"], faultpoints.KILLED)
+    assert run() == (["0", "1", "2"], 0), "whoever is started in its place lives"
+
+
 def test_every_effect_on_a_seam_is_surrounded_by_its_points() -> None:
     bare = []
     for root in ROOTS:
