@@ -24,13 +24,14 @@ from polyray.autoscaler.provider import (
 from polyray.autoscaler.sightings import Sightings
 from polyray.broker.snapshot import Offering
 from polyray.core.clock import Clock, Stopwatch
+from polyray.core.errors import PolyrayError
 from polyray.core.faultpoints import outside
-from polyray.core.lifecycle import WORKLOAD, LeaseState, NodeState
+from polyray.core.lifecycle import NODE, WORKLOAD, LeaseState, NodeState
 from polyray.core.platform_file import PlatformFile
 from polyray.core.reconcile import Done
 from polyray.core.spec import CapacityType
 from polyray.store.engine import Store
-from polyray.store.steps import step
+from polyray.store.steps import note, step
 from polyray.store.tables import Lease, Node, Workload
 from polyray.tenants.slices import Fabric
 
@@ -42,6 +43,9 @@ POOL_SECONDS = 10.0
 SWEEP_SECONDS = 30.0
 #: An account's own limit is raised by people.
 QUOTA_COOLING_SECONDS = 300
+
+#: Parts why a node is not wanted from why it is there all the same.
+_TROUBLE = "; its provider does not end it: "
 
 POOL_KEY = "pool/"
 ORPHANS_KEY = "orphans/"
@@ -236,10 +240,14 @@ class NodeController:
                     instance = provider.terminate(node.node_id)
             except NodeNotFound:
                 instance = None
+            except PolyrayError as error:
+                self._tell_trouble(node.node_id, error)
+                raise
         with self._store.write() as session:
             row = session.get_one(Node, node.node_id)
             if row.state != NodeState.TERMINATING:
                 return
+            row.state_reason = row.state_reason.partition(_TROUBLE)[0]
             if instance is not None:
                 take_bill(row, instance)
             if instance is None or instance.state is InstanceState.TERMINATED:
@@ -251,6 +259,16 @@ class NodeController:
         if row.state == NodeState.TERMINATED:
             self._wake("broker", "cycle")
             self._wake(self.kind, POOL_KEY + row.pool)
+
+    def _tell_trouble(self, node_id: str, error: PolyrayError) -> None:
+        """Let operators see that a machine which is not wanted goes on, and costs: the node says so till it ends."""
+        log.error("node_not_ended", node=node_id, error=str(error))
+        with self._store.write() as session:
+            row = session.get_one(Node, node_id)
+            told = f"{row.state_reason.partition(_TROUBLE)[0]}{_TROUBLE}{error.message[:200]}"
+            if row.state == NodeState.TERMINATING and row.state_reason != told:
+                row.state_reason = told
+                note(session, NODE.kind, node_id, tenant=None, now_ms=self._clock.now_ms(), reason=told)
 
     def _take_bill(self, node_id: str, instance: Instance) -> None:
         with self._store.write() as session:
