@@ -14,11 +14,13 @@ def rotate(log: Path, *, max_bytes: int = MAX_LOG_BYTES, kept: int = KEPT) -> bo
     """Rotate `NAME.log` to `NAME.log.1` ... if it is over `max_bytes`; return whether it was.
 
     The writer holds the file open for appending, so it goes on at the new end. What it writes between copy
-    and cut is lost: some lines at worst, once in many megabytes. Where the disk has no room for a copy the old
-    lines are lost too: that makes the room.
+    and cut is lost: some lines at worst, once in many megabytes. Of one that wrote more than twice `max_bytes`
+    since the last look only the end is kept. Where the disk has no room for a copy the old lines are lost too:
+    that makes the room.
     """
     try:
-        if log.stat().st_size <= max_bytes:
+        size = log.stat().st_size
+        if size <= max_bytes:
             return False
     except FileNotFoundError:
         return False
@@ -28,11 +30,18 @@ def rotate(log: Path, *, max_bytes: int = MAX_LOG_BYTES, kept: int = KEPT) -> bo
             os.replace(older, log.with_name(f"{log.name}.{number + 1}"))
     copy = log.with_name(f"{log.name}.1")
     try:
-        shutil.copy(log, copy)  # with its mode: 0600
+        _copy_end(log, copy, from_offset=max(size - 2 * max_bytes, 0))
     except OSError:
         copy.unlink(missing_ok=True)
     os.truncate(log, 0)
     return True
+
+
+def _copy_end(log: Path, copy: Path, *, from_offset: int) -> None:
+    descriptor = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with log.open("rb") as source, os.fdopen(descriptor, "wb") as target:
+        source.seek(from_offset)
+        shutil.copyfileobj(source, target)
 
 
 def tail(log: Path, lines: int = 8, *, max_bytes: int = 16 * 1024) -> list[str]:

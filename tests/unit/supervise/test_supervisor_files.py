@@ -108,6 +108,16 @@ def test_logs_are_bounded_while_their_writers_go_on(tmp_path: Path) -> None:
     assert (tmp_path / "server.log.1").stat().st_mode & 0o077 == 0
 
 
+def test_of_a_log_that_grew_without_measure_the_end_is_kept(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_bytes(b"".join(b"%06d\n" % number for number in range(100_000)))
+    assert rotate(log, max_bytes=1000, kept=1)
+    assert log.read_bytes() == b""
+    kept = (tmp_path / "server.log.1").read_bytes()
+    assert len(kept) <= 2000
+    assert kept.endswith(b"099999\n")
+
+
 def test_the_last_lines_of_a_log_are_read_from_its_end(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"".join(b"%d \xff\n" % number for number in range(100_000)))
     assert tail(tmp_path / "log", 2) == ["99998 \ufffd", "99999 \ufffd"]
