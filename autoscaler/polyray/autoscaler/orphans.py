@@ -47,7 +47,8 @@ class OrphanSweep:
             PolyrayError: the first failure, after all were tried.
         """
         provider = self._providers[name]
-        listed = provider.list()
+        with outside("cloud.list"):
+            listed = provider.list()
         with self._store.read() as session:
             query = select(Node).where(Node.node_id.in_({each.intent_id for each in listed}))
             rows = {row.node_id: row for row in session.scalars(query)}

@@ -149,7 +149,9 @@ class HAProxyGateway:
             raise Unavailable("the gateway has no worker now", hint="it is being started again")
         for worker in workers:
             try:
-                commands = plan(self._master.observe(worker), wanted)
+                with outside("gateway.look"):
+                    seen = self._master.observe(worker)
+                commands = plan(seen, wanted)
                 busy = busy or bool(commands)
                 refused += self._master.run(worker.pid, commands)
             except Unavailable:
@@ -210,7 +212,8 @@ def _check(binary: str, directory: Path, *names: str) -> None:
     """
     argv = [binary, "-C", str(directory), "-dW", "-c", *(word for name in names for word in ("-f", name))]
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=_CHECK_TIMEOUT_SECONDS, check=False)
+        with outside("gateway.check"):
+            done = subprocess.run(argv, capture_output=True, text=True, timeout=_CHECK_TIMEOUT_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Unavailable(f"HAProxy could not check its configuration: {error}") from error
     said = done.stdout + done.stderr
@@ -238,4 +241,5 @@ def _write(path: Path, content: str) -> None:
     descriptor = os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.write(content)
-    unfinished.rename(path)
+    with outside("file.gateway_input"):
+        unfinished.rename(path)

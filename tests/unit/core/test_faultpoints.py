@@ -16,8 +16,10 @@ from polyray.core.faultpoints import outside, reach, striking
 ROOTS = ("platform", "tenants", "autoscaler", "serving")
 TREE = Path(__file__).parents[3]
 #: The verbs by which the control plane changes something outside, and of what.
-VERBS = {"grant", "release", "start_slice", "kill_slice", "start_driver", "stop_driver", "launch", "terminate"}
-SEAMS = ("fabric", "provider")
+VERBS = {"grant", "release", "start_slice", "kill_slice", "start_driver", "stop_driver", "launch", "terminate", "apply"}
+#: And those by which it looks.
+VERBS |= {"list", "gangs", "slices"}
+SEAMS = ("fabric", "provider", "gateway")
 #: Who calls a seam's verb on something that is no seam: implementations, and the fabric's own process.
 IMPLEMENTATIONS = (
     "platform/polyray/fabric/",

@@ -125,13 +125,14 @@ class LocalProvider:
                 return instance
             asked = directory / "terminate.json"
             pid = _living_pid(directory)
-            if not asked.exists():
-                write_json(asked, {"asked_ms": self._clock.now_ms()})
-            if pid is not None:
-                if self._clock.now_ms() - json.loads(asked.read_text())["asked_ms"] > TERMINATE_LIMIT_MS:
-                    _kill_tree(pid)
-                else:
-                    os.kill(pid, signal.SIGTERM)
+            with outside("node.end"):
+                if not asked.exists():
+                    write_json(asked, {"asked_ms": self._clock.now_ms()})
+                if pid is not None:
+                    if self._clock.now_ms() - json.loads(asked.read_text())["asked_ms"] > TERMINATE_LIMIT_MS:
+                        _kill_tree(pid)
+                    else:
+                        os.kill(pid, signal.SIGTERM)
             instance = self._instance(directory)
             assert instance is not None
             return instance
