@@ -16,6 +16,7 @@ import random
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 from typing import Protocol
 
 import structlog
@@ -65,20 +66,23 @@ class KeyedQueue:
     max_outage_backoff_seconds: float = 5.0
     rng: random.Random = field(default_factory=random.Random)
     _entries: dict[str, _Entry] = field(default_factory=dict)
+    #: (due, key) of every key that does not run. A pair that is not as its entry says is out of date and is passed
+    #: over: a key's due time changes by a new pair.
+    _heap: list[tuple[float, str]] = field(default_factory=list)
 
     def wake(self, key: str, now: float, after_seconds: float = 0.0) -> None:
         due = now + after_seconds
-        entry = self._entries.setdefault(key, _Entry(due))
-        entry.due = max(due if entry.due is None else min(entry.due, due), entry.not_before)
+        entry = self._entries.get(key)
+        if entry is None:
+            entry = self._entries[key] = _Entry(None)
+        self._set_due(key, entry, max(due if entry.due is None else min(entry.due, due), entry.not_before))
 
     def take(self, now: float) -> str | None:
         """Return the key that has been due longest, marked as running; None if there is none."""
-        ready = [
-            (e.due, key) for key, e in self._entries.items() if not e.running and e.due is not None and e.due <= now
-        ]
-        if not ready:
+        due = self.next_due()
+        if due is None or due > now:
             return None
-        _, key = min(ready)
+        _, key = heappop(self._heap)
         self._entries[key].running, self._entries[key].due = True, None
         return key
 
@@ -89,7 +93,7 @@ class KeyedQueue:
             del self._entries[key]
             return
         again = min(self.resync_seconds if result.again_seconds is None else result.again_seconds, self.resync_seconds)
-        entry.due = now + again if entry.due is None else min(entry.due, now + again)
+        self._set_due(key, entry, now + again if entry.due is None else min(entry.due, now + again), anew=True)
 
     def failed(self, key: str, now: float, *, outage: bool = False) -> float:
         """Record a failed run and return the back-off in seconds. Wake-ups do not shorten it."""
@@ -98,15 +102,31 @@ class KeyedQueue:
         limit = self.max_outage_backoff_seconds if outage else self.max_backoff_seconds
         backoff: float = min(0.5 * 2 ** min(entry.failures - 1, 16), limit)
         backoff *= self.rng.uniform(0.8, 1.2)
-        entry.due = entry.not_before = now + backoff
+        entry.not_before = now + backoff
+        self._set_due(key, entry, now + backoff, anew=True)
         return backoff
 
     def next_due(self) -> float | None:
         """Return the earliest monotonic time at which a key may run."""
-        return min((e.due for e in self._entries.values() if not e.running and e.due is not None), default=None)
+        while self._heap:
+            due, key = self._heap[0]
+            entry = self._entries.get(key)
+            if entry is not None and not entry.running and entry.due == due:
+                return due
+            heappop(self._heap)
+        return None
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def _set_due(self, key: str, entry: _Entry, due: float, *, anew: bool = False) -> None:
+        """Note when a key may run; `anew` if it ran, and has no pair in the heap."""
+        changed, entry.due = entry.due != due, due
+        if not entry.running and (changed or anew):
+            heappush(self._heap, (due, key))
+            if len(self._heap) > 2 * len(self._entries) + 64:
+                self._heap = [(e.due, k) for k, e in self._entries.items() if not e.running and e.due is not None]
+                heapify(self._heap)
 
 
 class Loop:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from polyray.store.steps import step
 from polyray.store.tables import Cluster, Lease, Workload
 from polyray.tenants import ports
 from polyray.tenants.cluster_plan import Loss
-from polyray.tenants.observer import Observer
+from polyray.tenants.observer import Look, Observer
 from polyray.tenants.slices import Address, DriverSpec, DriverStatus, Fabric, SliceState, SliceStatus
 
 log = structlog.get_logger(__name__)
@@ -33,6 +34,22 @@ log = structlog.get_logger(__name__)
 POLL_SECONDS = 1.0
 #: What runs in the head slice for each kind that has a program of its own.
 RUNNERS = {Kind.JOB: "polyray.jobs.runner", Kind.SERVICE: "polyray.serving.application"}
+
+
+_MOVING = {WorkloadState.STARTING.value, WorkloadState.STOPPING.value}
+_ENDED = [state.value for state in WORKLOAD.terminal]
+_LIVING = [state.value for state in ClusterState if state is not ClusterState.GONE]
+#: What ends sooner is kept an eye on: longer than `pending` is asked for.
+SOON_SECONDS = 15.0
+
+
+@dataclass(frozen=True)
+class _Calm:
+    """A running workload for which nothing was to be done: how its cluster looked, and when its time is over."""
+
+    look: Look
+    #: Monotonic seconds; infinite without a limit.
+    ends: float
 
 
 @dataclass(frozen=True)
@@ -71,36 +88,63 @@ class WorkloadController:
         self._running = Stopwatch(clock)
         #: Workload -> monotonic seconds at which its program was first asked to end.
         self._stop_asked: dict[str, float] = {}
+        self._calm: dict[str, _Calm] = {}
 
     def pending(self) -> list[str]:
-        """Return every workload that has not ended, and the ended ones whose cluster is still wanted."""
-        ended = [state.value for state in WORKLOAD.terminal]
+        """Return every workload that something may have to be done about, found by its rows, its cluster and the view.
+
+        There are five: one that starts or stops; one that waits, runs or has ended but whose row or cluster says
+        otherwise; a running one whose cluster looks different; one that nobody looked at yet; one whose time is over.
+        """
+        view, now = self._observer.latest(), self._clock.monotonic()
         with self._store.read() as session:
-            live = session.scalars(select(Workload.workload_id).where(Workload.state.not_in(ended)))
-            unwanted = session.scalars(
+            moving = session.scalars(select(Workload.workload_id).where(Workload.state.in_(_MOVING))).all()
+            stopped = select(Workload.workload_id).where(Workload.state == WorkloadState.QUEUED.value)
+            unwanted = (
                 select(Cluster.workload_id)
                 .join(Workload, Workload.cluster_id == Cluster.cluster_id)
-                .where(Workload.state.in_(ended), Cluster.stop_requested_ms.is_(None))
-                .where(Cluster.state != ClusterState.GONE.value)
+                .where(Cluster.state.in_(_LIVING), Cluster.stop_requested_ms.is_(None), Workload.state.in_(_ENDED))
             )
-            return [*live, *unwanted]
+            waiting = session.scalars(stopped.where(Workload.stop_requested_ms.is_not(None))).all()
+            running = session.execute(
+                select(Workload.workload_id, Workload.cluster_id, Workload.stop_requested_ms)
+                .add_columns(Cluster.state, Cluster.stop_requested_ms)
+                .join(Cluster, Cluster.cluster_id == Workload.cluster_id)
+                .where(Workload.state == WorkloadState.RUNNING.value)
+            ).all()
+            ended = session.scalars(unwanted).all()
+        self._calm = {row[0]: self._calm[row[0]] for row in running if row[0] in self._calm}
+        restless = []
+        for workload_id, cluster_id, stop_ms, cluster_state, unwanted_ms in running:
+            calm = self._calm.get(workload_id)
+            asked = stop_ms is not None or unwanted_ms is not None or cluster_state != ClusterState.READY
+            changed = calm is None or (view is not None and calm.look != view.look(cluster_id))
+            if asked or changed or (calm is not None and calm.ends <= now + SOON_SECONDS):
+                restless.append(workload_id)
+        return [*moving, *waiting, *restless, *ended]
 
     def reconcile(self, key: str) -> Done:
         with self._store.read() as session:
             rows = self._read(session, key)
         if rows is None:
             return Done(forget=True)
-        actions = plan(self._observe(rows))
+        view = self._observer.latest()
+        observed = self._observe(rows)
+        actions = plan(observed)
         for action in actions:
             self._apply(action, rows)
         if any(isinstance(action, Move) for action in actions):
             return Done(again_seconds=0.0)
-        state = WorkloadState(rows.workload.state)
-        if not actions and state in WORKLOAD.terminal:
+        if actions or rows.workload.state in _MOVING:
+            return Done(again_seconds=POLL_SECONDS)
+        if observed.state in WORKLOAD.terminal:
             self._stop_asked.pop(key, None)
+        if observed.state is not WorkloadState.RUNNING or view is None:
             return Done(forget=True)
-        waits = state in {WorkloadState.STARTING, WorkloadState.RUNNING, WorkloadState.STOPPING}
-        return Done(again_seconds=POLL_SECONDS if waits else None)
+        left = -observed.overtime_ms / 1000 if observed.overtime_ms else math.inf
+        self._calm[key] = _Calm(view.look(rows.workload.cluster_id), self._clock.monotonic() + left)
+        # Its end is looked for by the clock as it draws near; anything else is found by `pending`, or wakes it.
+        return Done(forget=True) if left > SOON_SECONDS else Done(again_seconds=left)
 
     def _read(self, session: Session, workload_id: str) -> _Rows | None:
         workload = session.get(Workload, workload_id)
@@ -123,7 +167,8 @@ class WorkloadController:
         if (began_ms := _began_ms(workload, cluster)) is None:
             self._running.forget(workload.workload_id)
         elif spec.max_duration_ms is not None:
-            overtime = self._running.lasted_ms(workload.workload_id, began_ms) - spec.max_duration_ms
+            # 0 is for what has no end.
+            overtime = self._running.lasted_ms(workload.workload_id, began_ms) - spec.max_duration_ms or -1
         starting_service = spec.kind is Kind.SERVICE and workload.state == WorkloadState.STARTING
         return Observed(
             kind=spec.kind,

@@ -20,7 +20,7 @@ from polyray.core.reconcile import Done
 from polyray.core.settings import Settings
 from polyray.store.engine import Store
 from polyray.store.steps import note, step
-from polyray.store.tables import Cluster
+from polyray.store.tables import Cluster, Lease, Node
 from polyray.tenants import ports
 from polyray.tenants.cluster_plan import (
     LASTING_MS,
@@ -37,10 +37,14 @@ from polyray.tenants.cluster_plan import (
     plan,
 )
 from polyray.tenants.cluster_rows import ClusterRows, gang_of, read_cluster, slice_spec, without_ports
-from polyray.tenants.observer import Observer, View
+from polyray.tenants.observer import Look, Observer, View
 from polyray.tenants.slices import Fabric, GangState
 
 log = structlog.get_logger(__name__)
+
+_LIVING = Cluster.state.in_([state.value for state in ClusterState if state is not ClusterState.GONE])
+_HELD = [state.value for state in LeaseState if state is not LeaseState.RELEASED]
+_HOLDING = [NodeState.READY.value, NodeState.CORDONED.value]
 
 #: A cluster that waits for something is looked at so often, besides being woken.
 POLL_SECONDS = 1.0
@@ -72,13 +76,37 @@ class ClusterController:
         #: which only makes the platform more patient.
         self._missing_since: dict[str, float] = {}
         self._granted = Stopwatch(clock)
+        #: Ready clusters for which nothing was to be done, with how they looked then.
+        self._calm: dict[str, Look] = {}
 
     def pending(self) -> list[str]:
-        """Return every cluster that is not gone, and all that the core still holds anything of."""
+        """Return every cluster on its way, those ready ones that changed, and all that the core holds for nobody.
+
+        What changed is found here whoever was woken for it: by the row, by the view, and by the nodes' rows.
+        """
         held = self._held()
         with self._store.read() as session:
-            living = session.scalars(select(Cluster.cluster_id).where(Cluster.state != ClusterState.GONE.value)).all()
-        return [*living, *(cluster_id for cluster_id in held if cluster_id not in living)]
+            rows = session.execute(select(Cluster.cluster_id, Cluster.state, Cluster.stop_requested_ms).where(_LIVING))
+            living = {row[0]: (row[1], row[2]) for row in rows}
+            stranded = set(
+                session.scalars(
+                    select(Lease.cluster_id)
+                    .join(Node, Node.node_id == Lease.node_id)
+                    .where(Lease.state.in_(_HELD), Node.state.not_in(_HOLDING))
+                )
+            )
+        self._calm = {cluster_id: self._calm[cluster_id] for cluster_id in living if cluster_id in self._calm}
+        view = self._observer.latest()
+        restless = [
+            cluster_id
+            for cluster_id, (state, stop_ms) in living.items()
+            if state != ClusterState.READY
+            or stop_ms is not None
+            or cluster_id in stranded
+            or cluster_id not in self._calm
+            or (view is not None and self._calm[cluster_id] != view.look(cluster_id))
+        ]
+        return [*restless, *(cluster_id for cluster_id in held if cluster_id not in living)]
 
     def reconcile(self, key: str) -> Done:
         with self._store.read() as session:
@@ -90,8 +118,11 @@ class ClusterController:
                 # A row is written before the core is asked: whoever asked for this, nobody owns it.
                 log.info("released_again", cluster=key, state=self._release(key).value)
             return Done(forget=True)
-        observed = self._observe(rows, self._observer.view())
-        actions = plan(observed)
+        view = self._observer.view()
+        actions = plan(self._observe(rows, view))
+        if not actions:
+            self._calm[key] = view.look(key)
+            return Done(forget=True)
         again: float | None = None
         for action in actions:
             if self._apply(action, rows):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import structlog
 
@@ -27,6 +28,11 @@ IDLE_INTERVAL_SECONDS = 2.0
 STALE_SECONDS = 10.0
 
 
+#: What can be told of one cluster; equal if nothing that matters has changed.
+Look = frozenset[tuple[object, ...]]
+NOTHING: Look = frozenset()
+
+
 @dataclass(frozen=True)
 class View:
     """The core at one moment (monotonic seconds)."""
@@ -35,6 +41,22 @@ class View:
     nodes: Mapping[str, FabricNode] = field(default_factory=dict)
     gangs: Mapping[str, GangStatus] = field(default_factory=dict)
     slices: Mapping[str, SliceStatus] = field(default_factory=dict)
+
+    @cached_property
+    def looks(self) -> Mapping[str, Look]:
+        """How each cluster looks: its gang, its slices and whether their nodes are alive; memory use aside."""
+        found: dict[str, set[tuple[object, ...]]] = {}
+        for gang in self.gangs.values():
+            found.setdefault(gang.cluster_id, set()).add((gang.state,))
+        for status in self.slices.values():
+            node = self.nodes.get(status.node_id)
+            alive = node is not None and node.alive
+            fact = (status.lease_id, status.generation, status.state, status.driver, alive)
+            found.setdefault(status.cluster_id, set()).add(fact)
+        return {cluster_id: frozenset(facts) for cluster_id, facts in found.items()}
+
+    def look(self, cluster_id: str | None) -> Look:
+        return NOTHING if cluster_id is None else self.looks.get(cluster_id, NOTHING)
 
 
 class Observer:
@@ -71,6 +93,13 @@ class Observer:
             raise Unavailable("the core has not answered lately", hint="see 'polyray status'")
         return view
 
+    def latest(self) -> View | None:
+        """Return the latest view; None if it is too old to be decided on."""
+        try:
+            return self.view()
+        except Unavailable:
+            return None
+
     def refresh(self) -> None:
         """Look once, and tell what changed."""
         at = self._clock.monotonic()
@@ -101,16 +130,10 @@ class Observer:
 
 
 def changed_clusters(old: View | None, new: View) -> set[str]:
-    """Return the clusters whose gang, slices or nodes differ between two views (memory use aside)."""
-
-    def facts(view: View | None) -> set[tuple[object, ...]]:
-        if view is None:
-            return set()
-        found: set[tuple[object, ...]] = {(g.cluster_id, g.state) for g in view.gangs.values()}
-        for status in view.slices.values():
-            node = view.nodes.get(status.node_id)
-            alive = node is not None and node.alive
-            found.add((status.cluster_id, status.lease_id, status.generation, status.state, status.driver, alive))
-        return found
-
-    return {str(fact[0]) for fact in facts(old) ^ facts(new)}
+    """Return the clusters that look different in two views."""
+    before = {} if old is None else old.looks
+    return {
+        cluster_id
+        for cluster_id in {*before, *new.looks}
+        if before.get(cluster_id, NOTHING) != new.looks.get(cluster_id, NOTHING)
+    }
