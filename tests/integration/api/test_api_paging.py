@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from fastapi.testclient import TestClient
 
+from conftest import Tier
 from polyray.core.ids import new_id
 from polyray.core.spec import parse_workload
 from polyray.store.steps import created
@@ -50,6 +51,28 @@ def test_500_jobs_are_listed_once_each_while_new_ones_arrive(platform: Platform,
             break
     assert len(seen) == len(set(seen)) == 500
     assert set(seen) == set(there)
+
+
+def test_ten_thousand_queued_jobs_are_read_by_pages_of_which_none_is_large(
+    platform: Platform, ada: TestClient, tier: Tier
+) -> None:
+    count = tier.pick(quick=2000, full=10_000)
+    there = add_jobs(platform, count)
+    for path in ("/v1/jobs", "/v1/queue"):
+        seen: list[str] = []
+        cursor = None
+        while True:
+            answer = ada.get(path, params={"limit": 200, **({"cursor": cursor} if cursor else {})})
+            assert len(answer.content) < 400_000
+            page = answer.json()
+            assert len(page["items"]) <= 200
+            seen += [item["id"] for item in page["items"]]
+            cursor = page["next_cursor"]
+            if cursor is None:
+                break
+        assert sorted(seen) == sorted(there), path
+    assert len(ada.get("/v1/jobs").json()["items"]) <= 100, "without a limit it is a page, too"
+    assert ada.get("/v1/jobs?limit=100000").status_code == 422
 
 
 def test_the_newest_come_first_and_filters_hold(platform: Platform, ada: TestClient) -> None:

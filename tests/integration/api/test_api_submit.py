@@ -106,6 +106,43 @@ def test_what_can_never_fit_is_refused_with_the_nearest_that_can(
     assert stored(shared_platform) == 0
 
 
+@pytest.mark.parametrize("gpu", [0, 0.1, 0.5, 1, 1.0, 8, "h100", "h100:1", "h100:0.5"])
+def test_a_part_of_one_device_or_a_whole_number_of_them_may_be_asked_for(
+    platform: Platform, ada: TestClient, gpu: object
+) -> None:
+    assert ada.post("/v1/jobs", json=job(resources={"gpu": gpu})).status_code == 201
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "RAY_ADDRESS",
+        "RAY_AUTH_TOKEN_PATH",
+        "RAY_AUTH_MODE",
+        "POLYRAY_TENANT",
+        "POLYRAY_WORKLOAD_ID",
+        "POLYRAY_RUN_DIR",
+        "LD_PRELOAD",
+        "PYTHONPATH",
+        "PYTHONHOME",
+        "CUDA_VISIBLE_DEVICES",
+        "PATH",
+        "HOME",
+        "TMPDIR",
+    ],
+)
+@pytest.mark.parametrize("kind", ["job", "session", "service"])
+def test_a_variable_of_the_platform_is_refused_by_name_whatever_else_is_set(
+    shared_platform: Platform, shared_ada: TestClient, kind: str, name: str
+) -> None:
+    body = {"kind": kind, "name": "x", "env": {"A": "1", name: "mine"}}
+    body |= {"job": {"run": "true"}, "service": {"app": "a:b"}}.get(kind, {})
+    answer = shared_ada.post(f"/v1/{kind}s", json=body)
+    assert (answer.status_code, answer.json()["field"]) == (422, f"env.{name}")
+    assert "belongs to the platform" in answer.json()["detail"]
+    assert stored(shared_platform) == 0
+
+
 def test_asking_nothing_of_a_gpu_needs_no_gpu(ada: TestClient) -> None:
     assert ada.post("/v1/jobs", json=job(resources={"gpu": 0})).status_code == 201
 
