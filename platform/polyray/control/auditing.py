@@ -12,6 +12,7 @@ from polyray.core.errors import PolyrayError
 from polyray.store import audit, chain
 from polyray.store.anchors import Anchor, Anchors
 from polyray.store.audit import Audit
+from polyray.store.chain import Head
 from polyray.store.engine import Store
 
 log = structlog.get_logger(__name__)
@@ -120,10 +121,20 @@ class Auditor:
 
     def _anchor(self) -> None:
         with self._store.read() as session:
-            newest = chain.head(session)
+            newest, agrees = chain.head(session), audit.agrees(session, self._anchored)
+        if not agrees:
+            newest = self._was_put_back()
         if newest != self._anchored and newest != chain.EMPTY:
             self._anchors.append(Anchor(newest.event_id, newest.chain, self._clock.now_ms()))
             self._anchored = newest
+
+    def _was_put_back(self) -> Head:
+        """Tell that the database lost its end while this process ran, as a standby may have; return its head."""
+        self.begin()
+        self.verify()
+        self._tell()
+        with self._store.read() as session:
+            return chain.head(session)
 
     def _run(self) -> None:
         while not self._stopping.is_set():

@@ -122,6 +122,12 @@ def verify(store: Store, anchors: Sequence[Anchor], *, pause: Callable[[], None]
     return walk.result()
 
 
+def agrees(session: Session, anchored: Head) -> bool:
+    """Return whether the database still has an event that it had once."""
+    event = session.get(Event, anchored.event_id)
+    return anchored == chain.EMPTY or (event is not None and event.chain == anchored.chain)
+
+
 def tell_of_lost_end(session: Session, anchor: Anchor | None, *, now_ms: int) -> str | None:
     """Note, as the next event, that the database is older than its newest anchor, and return what was told.
 

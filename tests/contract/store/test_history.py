@@ -150,6 +150,28 @@ def test_a_database_that_is_older_than_its_anchor_is_told_once_and_goes_on_above
     assert successor.said() == (True, "7 events verified, events 4 to 7 are lost")
 
 
+@pytest.mark.parametrize("written_since", [0, 2, 9])
+def test_a_database_that_loses_its_end_under_a_running_leader_is_told_within_its_next_look(
+    store: Store, tell: Tell, tmp_path: Path, written_since: int
+) -> None:
+    tell(3)
+    auditor = Auditor(store, Anchors(tmp_path), VirtualClock(), lambda: True)
+    auditor.look()
+    tell(4, "then")
+    auditor.look()
+    execute(store, "DELETE FROM events WHERE event_id > 3")
+    with store.write() as session:
+        chain.skip_to(session, 4)
+    tell(written_since, "on the standby")
+    auditor.look()
+    well, said = auditor.said()
+    assert not well
+    assert ("older than its anchor" in said) if written_since < 4 else ("not the one that was anchored" in said)
+    told = auditor.verify()
+    auditor.look()
+    assert auditor.verify().events == told.events, "it is told once"
+
+
 def test_a_finding_becomes_an_event_once(store: Store, tell: Tell, tmp_path: Path) -> None:
     tell(3)
     execute(store, "UPDATE events SET reason = 'another' WHERE event_id = 2")
