@@ -195,6 +195,7 @@ def test_the_client_gives_up_after_a_bounded_number_of_answers_that_do_not_come(
         client.submit("jobs", job())
     assert given_up.value.code is Code.TIMEOUT
     assert given_up.value.retryable
+    assert "may have been taken" in given_up.value.hint, "whoever sends it again by hand looks first"
     assert len(asked) == transport.MAX_TIMEOUTS
 
 

@@ -107,9 +107,13 @@ class PolyrayClient:
         self, route: str, spec: Mapping[str, Any], *, dry_run: bool = False, idempotency_key: str | None = None
     ) -> Json:
         """Submit a workload, or with `dry_run` return its priced plan. A retry cannot submit it twice."""
-        return self._post(
-            f"/v1/{route}", dict(spec), idempotency_key=idempotency_key, dry_run="true" if dry_run else None
-        )
+        key = idempotency_key or str(uuid.uuid4())
+        try:
+            return self._post(f"/v1/{route}", dict(spec), idempotency_key=key, dry_run="true" if dry_run else None)
+        except PolyrayError as error:
+            if error.code is Code.TIMEOUT and not dry_run:
+                error.hint = f"it may have been taken all the same: see 'polyray ps' first (its idempotency key: {key})"
+            raise
 
     def workloads(self, route: str, **filters: Any) -> Iterator[Json]:
         """Return workloads, newest first, page by page."""
