@@ -27,6 +27,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--faults", choices=["quick", "full"], default="quick", help="how many faults are tried")
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what the fault tests tried (`record_property("faults", ...)`), for whoever writes of it."""
+    for report in terminalreporter.getreports("passed"):
+        for name, told in report.user_properties:
+            if name == "faults":
+                terminalreporter.write_line(str(told))
+
+
 @pytest.fixture(scope="session")
 def tier(pytestconfig: pytest.Config) -> Tier:
     return Tier(full=pytestconfig.getoption("--faults") == "full")
