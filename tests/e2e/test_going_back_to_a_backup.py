@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from support.live_api import access_token
+from polyray.sdk.login import DEVICE_GRANT
 from support.machine import Machine
 from support.wait import until
 
@@ -28,13 +29,6 @@ pools:
 """
 
 
-class Issuer:
-    """What `access_token` asks."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-
-
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
     one = Machine(tmp_path)
@@ -43,14 +37,19 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 
 
 def token_of(machine: Machine, user: str) -> str:
-    access, _ = access_token(Issuer(machine.api_url), user)  # type: ignore[arg-type]
+    """Log in by the device flow, as a person would, and return a platform token."""
+    oidc = f"{machine.api_url}/issuer/protocol/openid-connect"
+    begun = httpx.post(f"{oidc}/auth/device", data={"client_id": "polyray-cli", "scope": "openid"}).json()
+    form = {"user_code": begun["user_code"], "username": user, "password": f"{user}-password", "decision": "approve"}
+    httpx.post(f"{machine.api_url}/issuer/device", data=form).raise_for_status()
+    grant = {"grant_type": DEVICE_GRANT, "device_code": begun["device_code"], "client_id": "polyray-cli"}
+    access = httpx.post(f"{oidc}/token", data=grant).raise_for_status().json()["access_token"]
     answer = httpx.post(f"{machine.api_url}/v1/token", json={"subject_token": access})
-    answer.raise_for_status()
-    return str(answer.json()["access_token"])
+    return str(answer.raise_for_status().json()["access_token"])
 
 
 def ask(machine: Machine, token: str, method: str, path: str, **body: Any) -> httpx.Response:
-    headers = {"Authorization": f"Bearer {token}", "Idempotency-Key": path + json.dumps(body)[:80]}
+    headers = {"Authorization": f"Bearer {token}", "Idempotency-Key": uuid.uuid4().hex}
     return httpx.request(method, f"{machine.api_url}{path}", headers=headers, json=body or None, timeout=20)
 
 
@@ -60,7 +59,7 @@ def state(machine: Machine, token: str, job: str) -> str:
 
 def submit(machine: Machine, token: str, name: str, run: str) -> str:
     answer = ask(machine, token, "POST", "/v1/jobs", kind="job", name=name, run=run)
-    answer.raise_for_status()
+    assert answer.is_success, answer.text
     return str(answer.json()["id"])
 
 

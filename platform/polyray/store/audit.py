@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -164,12 +165,13 @@ def older_than_anchor(last: int, anchored: int) -> str:
     return f"{lost}: the database is older than its anchor; restored from a backup?"
 
 
-def _pages(store: Store) -> Iterator[Sequence[Event]]:
-    last = 0
+def _pages(store: Store) -> Iterator[Sequence[Any]]:
+    """Yield all events as plain rows, which are read many times faster than mapped ones."""
+    columns, last = Event.__table__.columns, 0
     while True:
         with store.read() as session:
-            query = select(Event).where(Event.event_id > last).order_by(Event.event_id).limit(PAGE)
-            page = session.scalars(query).all()
+            query = select(*columns).where(columns.event_id > last).order_by(columns.event_id).limit(PAGE)
+            page = session.execute(query).all()
         if not page:
             return
         yield page
