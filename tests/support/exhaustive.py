@@ -19,6 +19,7 @@ import signal
 import sys
 import tempfile
 import traceback
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -66,7 +67,7 @@ class Tally:
     places: set[str] = field(default_factory=set)
     #: Histories run, by how many crashes there were in them: one, two.
     runs: list[int] = field(default_factory=lambda: [0, 0])
-    #: Points at which a crash is the same as one before.
+    #: Points of the story at which a crash is the same as one before.
     same: int = 0
     failures: list[str] = field(default_factory=list)
 
@@ -75,7 +76,6 @@ class Tally:
         self.names |= set(told["names"])
         self.places |= set(told["places"])
         self.runs = [mine + theirs for mine, theirs in zip(self.runs, told["runs"], strict=True)]
-        self.same += told["same"]
         self.failures += told["failures"]
 
     def as_json(self) -> bytes:
@@ -118,7 +118,7 @@ class Explorer:
         try:
             with faultpoints.striking(self._reached):
                 self._play.play()
-        except BaseException:
+        except Exception:
             self._fail(traceback.format_exc(limit=-12))
         if self._report is not None:  # a child whose interrupted frames went on
             self._end()
@@ -142,13 +142,13 @@ class Explorer:
             return self._depth < len(self._only) and self._count == self._only[self._depth]
         moment = self._play.moment()
         if moment in self._seen:
-            self.tally.same += 1
+            self.tally.same += self._depth == 0
             return False
         self._seen.add(moment)
         self._moments += 1
-        stride = self._strides[self._depth]
-        # Which ones are taken of many differs from place to place, but not from run to run.
-        return (self._moments + self._seed + self._label.count(":") * len(self._label)) % stride == 0
+        # Of many only some are taken: others in each history, and the same ones in each run.
+        offset = zlib.crc32(f"{self._seed} {self._label}".encode())
+        return (self._moments + offset) % self._strides[self._depth] == 0
 
     def _branch(self, name: str) -> None:
         self._collect(_AT_ONCE - 1 if self._depth == 0 else 0)
