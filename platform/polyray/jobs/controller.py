@@ -185,9 +185,13 @@ class WorkloadController:
             loss=Loss(cluster.loss) if cluster and cluster.loss else None,
             driver=driver,
             driver_asked=bool(cluster and cluster.driver_started_ms),
-            healthy=bool(starting_service and driver and rows.address and self._probe(rows.address)),
+            healthy=bool(starting_service and driver and rows.address and self._answers(rows.address)),
             overtime_ms=overtime,
         )
+
+    def _answers(self, address: Address) -> bool:
+        with outside("service.probe"):
+            return self._probe(address)
 
     def _stop_asked_seconds(self, workload_id: str) -> float:
         now = self._clock.monotonic()
