@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from polyray.core.clock import Clock
-from polyray.core.errors import Conflict, NotFound, Unavailable
+from polyray.core.errors import Code, Conflict, PolyrayError, Unavailable
 from polyray.core.faultpoints import outside
 from polyray.core.settings import Settings
 from polyray.recovery.archive import digest_of, working_directory, write_archive
@@ -38,10 +38,12 @@ def require_database(settings: Settings) -> None:
     """Opening SQLite would make an empty one, and a backup of nothing is worse than none.
 
     Raises:
-        NotFound
+        PolyrayError: code `not_found`.
     """
-    if not settings.database_url and not (settings.state_dir / "polyray.db").exists():
-        raise NotFound("database", str(settings.state_dir / "polyray.db"))
+    path = settings.state_dir / "polyray.db"
+    if not settings.database_url and not path.exists():
+        hint = "name the state directory with --state-dir, or PostgreSQL with POLYRAY_DATABASE_URL"
+        raise PolyrayError(Code.NOT_FOUND, f"there is no database {path}", hint)
 
 
 def make_backup(store: Store, settings: Settings, target: Path, *, clock: Clock, overwrite: bool = False) -> Made:
@@ -92,7 +94,7 @@ def told(made: Made, settings: Settings) -> list[str]:
     at = f"{datetime.fromtimestamp(made.manifest.made_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
     rows: Mapping[str, int] = made.manifest.rows
     return [
-        f"{made.path}: {made.size_bytes / 2**20:.1f} MiB in {made.seconds:.1f} s",
+        f"{made.path}: {made.size_bytes / 2**20:.2f} MiB in {made.seconds:.1f} s",
         f"as of event {made.manifest.last_event_id} ({at}): {sum(rows.values())} rows, {rows['workloads']} workloads",
         f"not in it: data, models, logs and checkpoints in {settings.store_root}; private keys; run-time state",
         "copy that directory after the backup, for example with 'rsync -a': files in it are not changed, only added",

@@ -36,7 +36,7 @@ class Report:
         begins = "would go back" if self.dry_run else "went back"
         lines = [f"{begins} to event {self.manifest.last_event_id} of {time_of(self.manifest.made_ms)}"]
         if self.lost_events is not None:
-            lines.append(f"{self.lost_events} are lost")
+            lines.append(f"lost: {self.lost_events}")
         lines += [*gaps.told(self.gap), *self.kept, *self.warnings]
         return lines
 

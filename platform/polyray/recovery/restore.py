@@ -166,7 +166,7 @@ class _Work:
             if lost is not None:
                 chain.skip_to(new, lost.last + 1)
             reason = f"restored from a backup of {time_of(self.manifest.made_ms)}, event {self.manifest.last_event_id}"
-            reason += f"; {lost} are lost" if lost else "; what came after it is not known" if old is None else ""
+            reason += f"; lost: {lost}" if lost else "; what came after it is not known" if old is None else ""
             entity = lost.entity_id if lost else "none"
             note(new, audit.RESTORE, entity, tenant=None, now_ms=now_ms, reason=reason)
         return Report(self.manifest, self.dry_run, now_ms, lost, found, tuple(kept), tuple(warnings), "", path)
