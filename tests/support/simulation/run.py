@@ -27,7 +27,7 @@ from polyray.store.tables import Workload
 from support.invariants import QUIET_SECONDS, check, check_quiet, is_quiet
 from support.simulation.clients import Clients
 from support.simulation.outside import PLATFORM, Outside
-from support.simulation.plane import Plane
+from support.simulation.plane import THREADS, Plane
 from support.simulation.tasks import NEVER, Killed, Process, Task, Tasks
 from support.simulation.watch import Watch
 from support.simulation.weather import Weather
@@ -42,6 +42,8 @@ _MEMORY = Path("/dev/shm")
 _INSIDE = "store.commit.before"
 #: After these points rows or the core may be otherwise.
 _CHANGES = {"store.commit.after", "fabric.grant.after", "fabric.start_slice.after", "fabric.start_driver.after"}
+#: Where a process is stopped most harmfully: it has decided, and others decide meanwhile.
+_DECIDED = {"store.write.before", "fabric.grant.before", "fabric.start_slice.before", "cloud.launch.before"}
 REPLAY = "PYTHONPATH=tests python -m support.simulation --seed {seed} --steps {steps}"
 
 
@@ -66,10 +68,10 @@ class Report:
 
 
 class Simulation:
-    def __init__(self, seed: int, steps: int, directory: Path) -> None:
+    def __init__(self, seed: int, steps: int, directory: Path, weather: Weather | None = None) -> None:
         self.seed, self.limit = seed, steps
         self.rng = random.Random(seed)
-        self.weather = Weather.of(self.rng)
+        self.weather = weather or Weather.of(self.rng)
         self.world = World(directory / "state", PLATFORM)
         self.watch = Watch(self.world)
         self.clock = self.world.clock
@@ -153,11 +155,7 @@ class Simulation:
     def _event(self) -> None:
         what = self.rng.random()
         plane = self.rng.choice(self.planes) if self.planes else None
-        if what < 0.1 and plane and "pauses" in self.weather.kinds:
-            seconds = self.rng.choice([1, 8, 20, 45])
-            plane.process.paused_until = self.clock.monotonic() + seconds
-            self._count(f"-- {plane.process.name} is stopped for {seconds} s")
-        elif what < 0.13 and plane and "crashes" in self.weather.kinds:
+        if what < 0.03 and plane and "crashes" in self.weather.kinds:
             self._kill(plane)
         elif told := self.outside.happen():
             self._changed = True
@@ -236,15 +234,29 @@ class Simulation:
         if not self.calm and rng.random() < weather.crashes and self._doom(task.process):
             self._tell(f"{task.process.name}/{task.name} dies at {point}")
             raise Killed
+        reconciles = task.name.rpartition("-")[0] in THREADS
+        if point == _INSIDE and reconciles:
+            self.watch.the_leader_writes(task.process.name)
         if point != _INSIDE:
             stall = 0.0
             if not self.calm and rng.random() < weather.stalls:
                 stall = rng.choice([0.5, 5.0, 20.0, 40.0])
                 self._tell(f"{task.process.name}/{task.name} hangs at {point} for {stall} s")
+            if not self.calm and reconciles and point in _DECIDED and rng.random() < weather.pauses:
+                self._pause(task.process)
             self.tasks.give_way(point, until=self.clock.monotonic() + stall, at_point=True)
         if not self.calm and rng.random() < weather.fails:
             self._tell(f"{task.process.name}/{task.name} fails at {point}")
             raise Unavailable(f"a fault strikes at {point}")
+
+    def _pause(self, process: Process) -> None:
+        """Stop a process where it is, as SIGSTOP does; most often another goes on meanwhile, long enough to lead."""
+        now = self.clock.monotonic()
+        others = any(plane.process is not process and plane.process.paused_until <= now for plane in self.planes)
+        if others or self.rng.random() < 0.2:
+            seconds = self.rng.choice([1, 20, 30, 45])
+            process.paused_until = now + seconds
+            self._tell(f"-- {process.name} is stopped for {seconds} s")
 
     def _doom(self, process: Process) -> bool:
         for plane in self.planes:
@@ -316,8 +328,9 @@ class Simulation:
         task = self.tasks.current
         fields = " ".join(f"{key}={value}" for key, value in event.items() if key not in {"event", "exc_info"})
         self._lines.append(f"{'':17}{task.process.name if task else 'hub'}: {event['event']} {fields}")
-        if name == "exception":
+        if event.get("exc_info"):
             error = sys.exc_info()[1]
+            self._lines.append(f"{'':17}{error!r}")
             if error is not None and not isinstance(error, PolyrayError):
                 self._error = self._error or error
         raise structlog.DropEvent
@@ -359,11 +372,15 @@ class _Chance:
         return self._rng.randbytes(count).hex()
 
 
-def simulate(seed: int, steps: int) -> Report:
-    """Live one world. The same arguments give the same life."""
+def simulate(seed: int, steps: int, weather: Weather | None = None) -> Report:
+    """Live one world, in a weather that the seed chooses if none is given. The same arguments give the same life.
+
+    Raises:
+        SimulationFailed: as `Simulation.run`.
+    """
     under = _MEMORY if _MEMORY.is_dir() else None
     directory = Path(tempfile.mkdtemp(prefix="polyray-simulation-", dir=under))
     try:
-        return Simulation(seed, steps, directory).run()
+        return Simulation(seed, steps, directory, weather).run()
     finally:
         shutil.rmtree(directory, ignore_errors=True)

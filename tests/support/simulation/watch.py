@@ -37,6 +37,11 @@ class Watch:
         addresses = Counter(spec.address for spec, state in self._world.fabric.started if state in _UP)
         assert max(addresses.values(), default=0) <= 1, "two slices share an address"
 
+    def the_leader_writes(self, name: str) -> None:
+        """Assert, right before a reconciler's commit, that its control plane has not been succeeded."""
+        (owner,) = self._database.execute("SELECT owner FROM claims WHERE key = 'leader'").fetchone()
+        assert owner == name, f"I2: {name} writes after {owner} took over from it"
+
     def _living_clusters(self) -> set[str]:
         rows = self._database.execute(_CLUSTERS).fetchall()
         alive = Counter(workload_id for _, workload_id in rows)

@@ -30,9 +30,11 @@ class Weather:
     #: Seconds that pass with each step, on average.
     tempo: float
     kinds: frozenset[str]
-    #: Probabilities: at each point, of a failure, of a stall and of a crash; at each effect, of coming late or twice.
+    #: Probabilities: at each point, of a failure, of a stall, of its process being stopped there for a while (right
+    #: before an effect), and of a crash; at each effect, of coming late or twice.
     fails: float
     stalls: float
+    pauses: float
     crashes: float
     late: float
     #: At each step: of an event outside.
@@ -48,10 +50,28 @@ class Weather:
             kinds=kinds,
             fails=rng.choice([0.004, 0.02]) * ("points" in kinds),
             stalls=rng.choice([0.003, 0.012]) * ("stalls" in kinds),
+            pauses=rng.choice([0.003, 0.015]) * ("pauses" in kinds),
             crashes=rng.choice([0.0002, 0.001]) * ("crashes" in kinds),
             late=rng.choice([0.05, 0.3]) * ("late" in kinds),
             events=rng.choice([0.01, 0.03, 0.06]),
             planes=rng.choice([1, 2, 2, 2]),
+        )
+
+    @classmethod
+    def storm(cls, *kinds: str) -> Weather:
+        """Return the worst there is of some kinds of faults, and none of others."""
+        assert set(kinds) <= set(KINDS)
+        given = frozenset(kinds)
+        return cls(
+            tempo=0.05,
+            kinds=given,
+            fails=0.02 * ("points" in given),
+            stalls=0.02 * ("stalls" in given),
+            pauses=0.05 * ("pauses" in given),
+            crashes=0.001 * ("crashes" in given),
+            late=0.4 * ("late" in given),
+            events=0.08,
+            planes=2,
         )
 
     def __str__(self) -> str:
