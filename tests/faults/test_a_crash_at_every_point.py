@@ -65,7 +65,7 @@ def test_whatever_point_it_crashes_at_a_job_runs_once_and_its_client_is_told_the
 def test_whatever_point_it_crashes_at_every_story_ends_as_if_nothing_had_happened(
     home: Path, tier: Tier, story: Story, record_property: Callable[[str, object], None]
 ) -> None:
-    tally = explore(home, story.name, lambda: Stage(story), tier.pick(quick=16, full=1), *_again(tier))
+    tally = explore(home, story.name, lambda: Stage(story), tier.pick(quick=24, full=1), *_again(tier))
     tell(record_property, story.name, tally)
 
 
@@ -75,7 +75,7 @@ def test_whenever_a_stop_comes_it_is_kept_also_by_a_control_plane_that_dies_of_i
 ) -> None:
     name = f"{story.name}-stopped"
     again = (97,) if tier.full else ()
-    tally = explore(home, name, lambda: StopOnStage(story, "job"), tier.pick(quick=24, full=2), *again)
+    tally = explore(home, name, lambda: StopOnStage(story, "job"), tier.pick(quick=40, full=2), *again)
     tell(record_property, name, tally)
 
 
