@@ -58,6 +58,8 @@ from polyray.identity.tokens import PlatformTokens
 from polyray.jobs.controller import WorkloadController
 from polyray.jobs.scheduling import Scheduler
 from polyray.jobs.snapshots import refusal
+from polyray.jobs.turns import Turns
+from polyray.jobs.waiting import WaitingRows
 from polyray.jobs.workers import kill_worker
 from polyray.serving.controller import RouteController
 from polyray.serving.haproxy import HAProxyGateway, gateway_url
@@ -109,6 +111,7 @@ class Platform:
         #: What the reconcilers write to: a paused control plane that wakes after it was succeeded changes nothing.
         self.as_leader = FencedStore(self.store, KEY, self.leadership.epoch)
         self.cooling = Cooling(clock)
+        self.waiting = WaitingRows()
         self.draining = False
         self.observer = Observer(self.fabric, clock, self._cluster_changed)
         self._health = httpx.Client(timeout=1.0, trust_env=False, follow_redirects=False)
@@ -132,6 +135,7 @@ class Platform:
             cooling=self.cooling.offerings,
             idle_seconds=lambda: self.definition.current().idle_seconds,
             wake=self.wake,
+            waiting=self.waiting,
         )
         clusters = ClusterController(
             store=self.as_leader,
@@ -184,6 +188,7 @@ class Platform:
             settings=self.settings,
             tokens=self.tokens,
             wake=self.wake,
+            turns=Turns(self.waiting),
             offerings=self.offerings,
             feasible=self._feasible,
             kill_worker=lambda workload_id, rank: kill_worker(self.store, self.fabric, workload_id, rank),

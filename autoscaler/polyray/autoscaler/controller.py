@@ -21,12 +21,13 @@ from polyray.autoscaler.provider import (
     NodeProvider,
     ProviderQuotaExceeded,
 )
+from polyray.autoscaler.rest import HELD, LIVING, NodesAtRest
 from polyray.autoscaler.sightings import Sightings
 from polyray.broker.snapshot import Offering
 from polyray.core.clock import Clock, Stopwatch
 from polyray.core.errors import PolyrayError
 from polyray.core.faultpoints import outside
-from polyray.core.lifecycle import NODE, WORKLOAD, LeaseState, NodeState
+from polyray.core.lifecycle import NODE, WORKLOAD, NodeState
 from polyray.core.platform_file import PlatformFile
 from polyray.core.reconcile import Done
 from polyray.core.spec import CapacityType
@@ -48,11 +49,15 @@ QUOTA_COOLING_SECONDS = 300
 _TROUBLE = "; its provider does not end it: "
 
 POOL_KEY = "pool/"
+WATCH_KEY = "watch"
 ORPHANS_KEY = "orphans/"
 
 
 class NodeController:
-    """The reconciler of kind `node`; its keys are node ids, `pool/NAME` and `orphans/PROVIDER`."""
+    """The reconciler of kind `node`; its keys are node ids, `pool/NAME`, `orphans/PROVIDER` and `watch`.
+
+    A node at rest is not looked at by itself: `watch` finds those that are not so any more, each second.
+    """
 
     kind = "node"
 
@@ -73,6 +78,7 @@ class NodeController:
         self._cooling = cooling
         self._wake = wake
         self._sightings = Sightings(providers, fabric, clock)
+        self._rest = NodesAtRest(self._sightings)
         self._sweep = OrphanSweep(store, providers, clock, lambda node_id: wake(self.kind, node_id))
         self._pools = PoolKeeper(store, clock, lambda: offerings_of(platform()), cooling, wake)
         #: Node -> monotonic seconds since which the running core has called it dead.
@@ -80,10 +86,8 @@ class NodeController:
         self._asked_for = Stopwatch(clock)
 
     def pending(self) -> list[str]:
-        with self._store.read() as session:
-            nodes = session.scalars(select(Node.node_id).where(Node.state != NodeState.TERMINATED.value)).all()
         pools = [POOL_KEY + pool for pool in self._pools.names()]
-        return [*pools, *nodes, *(ORPHANS_KEY + name for name in sorted(self._providers))]
+        return [*pools, *self._restless(), WATCH_KEY, *(ORPHANS_KEY + name for name in sorted(self._providers))]
 
     def reconcile(self, key: str) -> Done:
         if key.startswith(POOL_KEY):
@@ -92,7 +96,15 @@ class NodeController:
         if key.startswith(ORPHANS_KEY):
             self._sweep.sweep(key.removeprefix(ORPHANS_KEY))
             return Done(again_seconds=SWEEP_SECONDS)
+        if key == WATCH_KEY:
+            for node_id in self._restless():
+                self._wake(self.kind, node_id)
+            return Done(again_seconds=POLL_SECONDS)
         return self._reconcile_node(key)
+
+    def _restless(self) -> list[str]:
+        with self._store.read() as session:
+            return self._rest.restless(session, self._clock.now_ms())
 
     def shut_down(self) -> None:
         """Ask every node to leave, and keep no pool any more in this process. Idempotent."""
@@ -101,21 +113,27 @@ class NodeController:
     def all_gone(self) -> bool:
         """Return whether every node there ever was is terminated."""
         with self._store.read() as session:
-            return session.scalar(select(Node.node_id).where(Node.state != NodeState.TERMINATED.value).limit(1)) is None
+            return session.scalar(select(Node.node_id).where(LIVING).limit(1)) is None
 
     def _reconcile_node(self, key: str) -> Done:
         with self._store.read() as session:
             node = session.get(Node, key)
             observed = None if node is None else self._observe(session, node)
+            sign = self._rest.signs(session, self._clock.now_ms(), only=key).get(key)
         if node is None or observed is None or observed.state is NodeState.TERMINATED:
             self._dead_since.pop(key, None)
             self._asked_for.forget(key)
+            self._rest.stir(key)
             return Done(forget=True)
-        if observed.instance is not None and not billed_as(node, observed.instance):
+        billed = observed.instance is None or billed_as(node, observed.instance)
+        if observed.instance is not None and not billed:
             self._take_bill(node.node_id, observed.instance)
         actions = plan(observed, self._clock.now_ms())
         for action in actions:
             self._apply(action, node)
+        if not actions and sign is not None and billed:
+            self._rest.settle(key, sign)
+            return Done(forget=True)
         return Done(again_seconds=0.0 if any(isinstance(action, Move) for action in actions) else POLL_SECONDS)
 
     def _observe(self, session: Session, node: Node) -> Observed:
@@ -276,4 +294,4 @@ class NodeController:
 
 
 def _live_on(node_id: str) -> tuple[ColumnElement[bool], ...]:
-    return Lease.node_id == node_id, Lease.state != LeaseState.RELEASED.value
+    return Lease.node_id == node_id, HELD

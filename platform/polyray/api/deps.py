@@ -6,7 +6,7 @@ Everything comes in through `Services`; nothing here or below names an implement
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial, wraps
 from inspect import iscoroutinefunction
 from typing import Annotated, Any, Protocol, cast
@@ -27,6 +27,7 @@ from polyray.core.settings import Settings
 from polyray.core.spec import WorkloadSpec
 from polyray.identity.policy import Action, allowed
 from polyray.identity.tokens import PlatformTokens, Principal
+from polyray.jobs.turns import Turns
 from polyray.store.audit import Audit
 from polyray.store.engine import Store
 
@@ -80,6 +81,8 @@ class Services:
     probes: Mapping[str, Callable[[], Probe]]
     #: Isolation grade of the nodes, and what it means in one sentence.
     grade: tuple[str, str]
+    #: The queue as the broker looks at it.
+    turns: Turns = field(default_factory=Turns)
     #: The largest blob one request may send.
     max_blob_bytes: int = 10 * GIB
     #: Names beside loopback that this API answers to.

@@ -156,11 +156,13 @@ def _runs(kept: IdempotencyKey, now_ms: int) -> bool:
 
 
 def _kept(session: Session, request: Request, now_ms: int) -> IdempotencyKey | None:
-    """Return what is kept under the caller's key, after forgetting what is too old."""
+    """Return what is kept under the caller's key, unless it is too old and only nobody has removed it yet."""
     key = request.checked_key()
-    old = (IdempotencyKey.principal == request.caller) & (IdempotencyKey.created_ms < now_ms - KEEP_MS)
-    session.execute(delete(IdempotencyKey).where(old))
     kept = session.get(IdempotencyKey, (request.caller, key))
+    if kept is not None and kept.created_ms < now_ms - KEEP_MS:
+        session.delete(kept)
+        session.flush()
+        return None
     if kept is not None and kept.request_hash != request.digest:
         hint = "use a new key for each new request"
         raise Conflict("this key was used for another request", field="Idempotency-Key", hint=hint)

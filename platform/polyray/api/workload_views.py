@@ -20,14 +20,14 @@ def workload_views(
     session: Session, rows: Sequence[Workload], caller: Principal, *, gateway_url: str
 ) -> list[WorkloadView]:
     cluster_ids = [row.cluster_id for row in rows if row.cluster_id is not None]
-    clusters = {c.cluster_id: c for c in session.scalars(select(Cluster).where(Cluster.cluster_id.in_(cluster_ids)))}
-    placements = _placements(session, cluster_ids)
+    clusters = _clusters(session, cluster_ids) if cluster_ids else {}
+    placements = _placements(session, cluster_ids) if cluster_ids else {}
     return [
         _view(
             row,
             row.spec if caller.tenant == row.tenant else _without_values(row.spec),
             clusters.get(row.cluster_id or ""),
-            placements[row.cluster_id or ""],
+            placements.get(row.cluster_id or "", []),
             f"{gateway_url}/serve/{row.name}/" if row.kind == Kind.SERVICE and gateway_url else None,
         )
         for row in rows
@@ -36,6 +36,10 @@ def workload_views(
 
 def workload_view(session: Session, row: Workload, caller: Principal, *, gateway_url: str) -> WorkloadView:
     return workload_views(session, [row], caller, gateway_url=gateway_url)[0]
+
+
+def _clusters(session: Session, cluster_ids: Sequence[str]) -> dict[str, Cluster]:
+    return {c.cluster_id: c for c in session.scalars(select(Cluster).where(Cluster.cluster_id.in_(cluster_ids)))}
 
 
 def _placements(session: Session, cluster_ids: Sequence[str]) -> dict[str, list[Placement]]:

@@ -8,11 +8,12 @@ the same rules in its own words; a differential test keeps the two verdicts equa
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from typing import Any
 
 import jwt
-from sqlalchemy import select, update
+from sqlalchemy import literal, select, update
 from sqlalchemy.orm import Session
 
 from polyray.core.clock import Clock
@@ -32,6 +33,8 @@ ROLES = frozenset({"viewer", "member", "admin", OPERATOR})
 MIN_TTL_SECONDS = 10
 #: A working day: `ray://` checks the token at every call, so it must outlive the session that uses it.
 MAX_TTL_SECONDS = 12 * 3600
+#: Tokens whose signature need not be checked again.
+MAX_SEEN = 4096
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,8 @@ class PlatformTokens:
         self._keys = keys
         self._provider = provider
         self._clock = clock
+        #: SHA-256 of tokens whose signature was found to hold, with the key's id and the claims.
+        self._seen: dict[bytes, tuple[str, dict[str, Any]]] = {}
 
     def exchange(
         self,
@@ -139,22 +144,37 @@ class PlatformTokens:
                 suspended tenant too.
         """
 
+        principal = principal_of(self._signed(token), self._clock.now_ms() // 1000)
+        known = (
+            select(LoginSession.revoked_ms, Tenant.suspended)
+            .outerjoin(Tenant, Tenant.name == literal(principal.tenant))
+            .where(LoginSession.sid == principal.sid)
+        )
+        with self._store.read() as session:
+            found = session.execute(known).first()
+        if found is None or found[0] is not None:
+            raise Unauthenticated("token_revoked", "the session of this token was ended")
+        if principal.tenant is not None and found[1] is not False:
+            raise Unauthenticated("tenant_suspended", "the tenant of this token is suspended", hint="ask the operator")
+        return principal
+
+    def _signed(self, token: str) -> dict[str, Any]:
+        """Return the claims of a token whose signature holds. One that was seen before holds while its key does."""
+        digest = hashlib.sha256(token.encode()).digest()
+        seen = self._seen.get(digest)
+        if seen is not None and self._keys.public_key(seen[0]) is not None:
+            return seen[1]
+        kids: list[str] = []
+
         def key_for(kid: str, _algorithm: str) -> Any:
+            kids.append(kid)
             return self._keys.public_key(kid)
 
         claims = read_signed(token, key_for, ("RS256",))
-        principal = principal_of(claims, self._clock.now_ms() // 1000)
-        with self._store.read() as session:
-            login = session.get(LoginSession, principal.sid)
-            if login is None or login.revoked_ms is not None:
-                raise Unauthenticated("token_revoked", "the session of this token was ended")
-            if principal.tenant is not None:
-                tenant = session.get(Tenant, principal.tenant)
-                if tenant is None or tenant.suspended:
-                    raise Unauthenticated(
-                        "tenant_suspended", "the tenant of this token is suspended", hint="ask the operator"
-                    )
-        return principal
+        if len(self._seen) >= MAX_SEEN:
+            self._seen = {}
+        self._seen[digest] = kids[-1], claims
+        return claims
 
     def revoke(self, sid: str) -> None:
         """End a login session and so all its tokens. Idempotent; an unknown one is ended already."""

@@ -22,6 +22,8 @@ from polyray.store.tables import Budget, Lease, Node, Quota, Tenant, Workload
 #: By name, since an index finds what a column is and not what it is not.
 _HOLDING = [state.value for state in LeaseState if state is not LeaseState.RELEASED]
 
+_LIVING = [state.value for state in NodeState if state is not NodeState.TERMINATED]
+
 #: Nodes that take leases, or will.
 _COMING = (NodeState.INTENDED.value, NodeState.LAUNCHED.value, NodeState.READY.value)
 
@@ -36,11 +38,11 @@ def snapshot(
 ) -> Snapshot:
     """Return the whole picture for one planning cycle."""
     leases = live_leases(session)
-    living = session.scalars(select(Node).where(Node.state != NodeState.TERMINATED.value).order_by(Node.node_id)).all()
+    living = session.scalars(select(Node).where(Node.state.in_(_LIVING)).order_by(Node.node_id)).all()
     coming = [node for node in living if is_coming(node)]
     return Snapshot(
         now_ms=now_ms,
-        tenants=tenant_views(session, leases, cloud_spend(session, now_ms)),
+        tenants=tenant_views(session, cloud_spend(session, now_ms)),
         nodes=node_views(session, coming, leases),
         queue=waiting.read(session, now_ms),
         offerings=offerings,
@@ -69,11 +71,16 @@ def live_leases(session: Session, *of: ColumnElement[bool]) -> Sequence[Lease]:
     return session.scalars(select(Lease).where(Lease.state.in_(_HOLDING), *of)).all()
 
 
-def used_by(session: Session, tenant: str) -> Resources:
-    """Return what a tenant's live leases hold; like leases are counted by the database."""
+def used_by_tenants(session: Session, only: str | None = None) -> dict[str, Resources]:
+    """Return what live leases hold, of each tenant or of one; like leases are counted by the database."""
     amounts = cast(Lease.resources, Text)
-    rows = select(amounts, func.count()).where(Lease.state.in_(_HOLDING), Lease.tenant == tenant).group_by(amounts)
-    return total(Resources(json.loads(text)).times(count) for text, count in session.execute(rows))
+    rows = select(Lease.tenant, amounts, func.count()).where(Lease.state.in_(_HOLDING))
+    if only is not None:
+        rows = rows.where(Lease.tenant == only)
+    used: dict[str, Resources] = {}
+    for tenant, text, count in session.execute(rows.group_by(Lease.tenant, amounts)):
+        used[tenant] = used.get(tenant, Resources()) + Resources(json.loads(text)).times(count)
+    return used
 
 
 def node_views(session: Session, nodes: Iterable[Node], leases: Iterable[Lease]) -> tuple[NodeView, ...]:
@@ -92,11 +99,9 @@ def node_views(session: Session, nodes: Iterable[Node], leases: Iterable[Lease])
     return tuple(_node_view(node, by_node.get(node.node_id, []), jobs) for node in nodes)
 
 
-def tenant_views(session: Session, leases: Iterable[Lease], spent: Mapping[str, int]) -> tuple[TenantView, ...]:
+def tenant_views(session: Session, spent: Mapping[str, int]) -> tuple[TenantView, ...]:
     """Return every tenant with its quota, its use, and its budget less what it `spent` (micro-dollars)."""
-    used: dict[str, list[Resources]] = {}
-    for lease in leases:
-        used.setdefault(lease.tenant, []).append(Resources(lease.resources))
+    used = used_by_tenants(session)
     quotas: dict[str, list[Quota]] = {}
     for quota in session.scalars(select(Quota)):
         quotas.setdefault(quota.tenant, []).append(quota)
@@ -104,7 +109,7 @@ def tenant_views(session: Session, leases: Iterable[Lease], spent: Mapping[str, 
         row.tenant: row.usd_micros_per_month - spent.get(row.tenant, 0) for row in session.scalars(select(Budget))
     }
     return tuple(
-        _tenant_view(row, quotas.get(row.name, []), total(used.get(row.name, [])), budgets.get(row.name))
+        _tenant_view(row, quotas.get(row.name, []), used.get(row.name, Resources()), budgets.get(row.name))
         for row in session.scalars(select(Tenant).order_by(Tenant.name))
     )
 
@@ -112,7 +117,8 @@ def tenant_views(session: Session, leases: Iterable[Lease], spent: Mapping[str, 
 def tenant_view(session: Session, tenant: str) -> TenantView:
     """Return one tenant with its quota and its use; of its budget nothing."""
     quotas = session.scalars(select(Quota).where(Quota.tenant == tenant)).all()
-    return _tenant_view(session.get_one(Tenant, tenant), quotas, used_by(session, tenant), None)
+    used = used_by_tenants(session, tenant).get(tenant, Resources())
+    return _tenant_view(session.get_one(Tenant, tenant), quotas, used, None)
 
 
 def _tenant_view(row: Tenant, quotas: Sequence[Quota], used: Resources, budget_left: int | None) -> TenantView:

@@ -148,6 +148,8 @@ class Workload(Base):
     __table_args__ = (
         Index("ix_workloads_tenant_created", "tenant", "created_ms", "workload_id"),
         Index("ix_workloads_state", "state"),
+        Index("ix_workloads_queue", "state", "queued_ms", "workload_id"),
+        Index("ix_workloads_created", "created_ms", "workload_id"),
         # Names of what lives on (sessions, services) are unique while it lives; jobs' names need not be.
         UniqueConstraint("tenant", "kind", "live_name"),
         CheckConstraint("attempt >= 0"),
@@ -188,7 +190,7 @@ class Cluster(Base):
     """A tenant's own Ray cluster, made for one attempt of one workload."""
 
     __tablename__ = "clusters"
-    __table_args__ = (Index("ix_clusters_state", "state"),)
+    __table_args__ = (Index("ix_clusters_state", "state"), Index("ix_clusters_workload", "workload_id"))
     cluster_id: Mapped[str] = mapped_column(String(16), primary_key=True)
     workload_id: Mapped[str] = mapped_column(ForeignKey("workloads.workload_id"))
     tenant: Mapped[str] = mapped_column(ForeignKey("tenants.name"))
@@ -214,6 +216,8 @@ class Lease(Base):
     __tablename__ = "leases"
     __table_args__ = (
         Index("ix_leases_state", "state"),
+        Index("ix_leases_node", "node_id", "state"),
+        Index("ix_leases_workload", "workload_id"),
         UniqueConstraint("cluster_id", "rank"),
         CheckConstraint("epoch >= 1"),
     )

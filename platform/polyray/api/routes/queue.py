@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from sqlalchemy import not_, select
+from sqlalchemy import select, true
 from sqlalchemy.orm import Session
 
 from polyray.api.deps import Caller, Given, guarded_router, may
 from polyray.api.paging import DEFAULT_LIMIT, Cursor, CursorText, Limit, parse_cursor
-from polyray.api.queueing import ORDER, WAITING, ahead_of, count_waiting, rank_of
 from polyray.api.views import NodeView, Page, QueueEntry
 from polyray.core.lifecycle import LeaseState, NodeState
 from polyray.core.resources import Resources, total
@@ -21,32 +20,27 @@ from polyray.store.tables import Lease, Node, Workload
 
 router = guarded_router("/v1", "capacity")
 
-#: A cursor's number holds the priority's rank above the time of queueing.
-_RANK_STEP = 2**45
-
 
 @router.get("/queue", **may(Action.READ_QUEUE))
 def queue(services: Given, caller: Caller, cursor: CursorText = None, limit: Limit = DEFAULT_LIMIT) -> Page[QueueEntry]:
-    """List what waits, in order. Of other tenants' workloads only the place is shown; operators see all."""
+    """List what waits, in turn. Of other tenants' workloads only the place is shown; operators see all.
+
+    The queue moves while it is read: a page goes on behind the workload that was shown last, or at its place where
+    that waits no more.
+    """
     after = parse_cursor(cursor)
-    query = select(Workload).where(WAITING).order_by(*ORDER).limit(limit + 1)
     now_ms = services.clock.now_ms()
     with services.store.read() as session:
-        first = 1
-        if after is not None:
-            rank, queued_ms = divmod(after.order, _RANK_STEP)
-            until = ahead_of(rank, queued_ms, after.id) | (Workload.workload_id == after.id)
-            query = query.where(not_(until))
-            first += count_waiting(session, until)
-        rows = session.scalars(query).all()
-        items = []
-        for position, row in enumerate(rows[:limit], first):
-            mine = caller.tenant in {None, row.tenant}
-            items.append(_entry(row, position, now_ms) if mine else _hidden(position))
-    more = None
-    if len(rows) > limit:
-        last = rows[limit - 1]
-        more = Cursor(rank_of(last) * _RANK_STEP + last.queued_ms, last.workload_id).encode()
+        order = services.turns.order(session, now_ms)
+        start = 0 if after is None else order.places.get(after.id, after.order)
+        shown = order.ids[start : start + limit]
+        own = Workload.workload_id.in_(shown) & (true() if caller.tenant is None else Workload.tenant == caller.tenant)
+        rows = {row.workload_id: row for row in session.scalars(select(Workload).where(own))}
+    items = [
+        _entry(rows[workload_id], place, now_ms) if workload_id in rows else _hidden(place)
+        for place, workload_id in enumerate(shown, start + 1)
+    ]
+    more = Cursor(start + limit, shown[-1]).encode() if start + limit < len(order.ids) else None
     return Page[QueueEntry](items=items, next_cursor=more)
 
 

@@ -14,7 +14,6 @@ from polyray.api.deps import Caller, Given, Services, guarded_router, may, membe
 from polyray.api.idempotency import KeyHeader, Request, once
 from polyray.api.paging import DEFAULT_LIMIT, MAX_LIMIT, Cursor, CursorText, Limit, parse_cursor
 from polyray.api.pricing import priced_plan
-from polyray.api.queueing import position_of
 from polyray.api.routes.outputs import add_output_routes
 from polyray.api.scoping import own_workload
 from polyray.api.submission import insert, parse_for_tenant, refuse_infeasible
@@ -127,7 +126,7 @@ def workload_router(kind: Kind) -> APIRouter:
                 cause=explanation.get("cause", row.state_reason),
                 unblocks=explanation.get("unblocks", ""),
                 facts=explanation.get("facts", {}),
-                position=position_of(session, row) if waits else None,
+                position=_place(services, session, row) if waits else None,
             )
 
     @router.get("/{workload}/events", **may(Action.READ_WORKLOAD))
@@ -172,6 +171,11 @@ def _dry_run(services: Services, tenant: str, kind: Kind, content: dict[str, Any
         refuse_infeasible(services.feasible(session, tenant, spec))
     plan = priced_plan(spec, tenant, services.offerings())
     return Response(plan.model_dump_json(), media_type="application/json")
+
+
+def _place(services: Services, session: Session, row: Workload) -> int | None:
+    """Return a waiting workload's place in the whole queue (1 is next); None for one that the broker cannot read."""
+    return services.turns.order(session, services.clock.now_ms()).places.get(row.workload_id)
 
 
 def _request_stop(session: Session, row: Workload, *, by: str, now_ms: int) -> None:

@@ -15,6 +15,16 @@ branch_labels = None
 depends_on = None
 
 
+#: Without them what is done each second, or for each page, reads all that ever was.
+INDEXES = [
+    ("ix_workloads_queue", "workloads", ["state", "queued_ms", "workload_id"]),
+    ("ix_workloads_created", "workloads", ["created_ms", "workload_id"]),
+    ("ix_clusters_workload", "clusters", ["workload_id"]),
+    ("ix_leases_node", "leases", ["node_id", "state"]),
+    ("ix_leases_workload", "leases", ["workload_id"]),
+]
+
+
 def upgrade() -> None:
     op.add_column("workloads", sa.Column("not_before_ms", sa.BigInteger(), nullable=True))
     op.add_column("workloads", sa.Column("history_removed_ms", sa.BigInteger(), nullable=True))
@@ -22,6 +32,8 @@ def upgrade() -> None:
     op.add_column("leases", sa.Column("slice_started_ms", sa.BigInteger(), nullable=True))
     op.add_column("events", sa.Column("chain", sa.String(64), server_default="", nullable=False))
     _chain_events(op.get_bind())
+    for name, table, columns in INDEXES:
+        op.create_index(name, table, columns)
 
 
 def _chain_events(connection: sa.Connection) -> None:
@@ -42,6 +54,8 @@ def _chain_events(connection: sa.Connection) -> None:
 
 
 def downgrade() -> None:
+    for name, table, _ in INDEXES:
+        op.drop_index(name, table)
     op.drop_column("events", "chain")
     op.drop_column("leases", "slice_started_ms")
     op.drop_column("leases", "short_starts")
