@@ -46,9 +46,10 @@ from polyray.store.steps import note
 from polyray.store.tables import DatasetVersion, Event, ModelVersion, Node, RefreshToken, Tenant, User, Workload
 from polyray.supervise.lock import SupervisorLock
 from polyray.tenants.definitions import apply_definitions
+from polyray.tenants.slices import GangState
 from support.api import make_platform, prepare_state
 from support.crashes import Crash
-from support.invariants import check_quiet
+from support.invariants import check, check_quiet
 from support.world import World
 
 
@@ -202,6 +203,34 @@ def test_a_platform_that_goes_back_heals_and_says_what_is_lost(tmp_path: Path, d
     ]
     assert "restored from a backup of 2026-" in found.gaps[0].reason
     assert found.events > before
+
+
+def test_what_the_core_still_runs_goes_on_and_what_it_does_not_waits_again_at_no_cost(
+    tmp_path: Path, database_url: str
+) -> None:
+    world = world_on(tmp_path / "state", database_url)
+    world.settle(5)
+    lives, ended = world.submit(name="lives"), world.submit(name="ended")
+    world.settle(15)
+    assert [world.workload(w).state for w in (lives, ended)] == ["running", "running"]
+    backup = backed_up(world)
+    while world.fabric.release(world.cluster(ended).cluster_id).state is not GangState.ABSENT:
+        pass
+
+    went_back(world, backup)
+    world.settle(5)
+    assert [(world.workload(w).state, world.workload(w).attempt) for w in (lives, ended)] == [("running", 1)] * 2
+    assert world.cluster(lives).loss == "", "the core holds it: it is believed"
+    assert world.cluster(ended).loss != ""
+
+    world.settle(60, step_seconds=1)
+    check(world)
+    assert (world.workload(lives).state, world.workload(lives).attempt) == ("running", 1), "it never noticed"
+    assert (world.workload(ended).state, world.workload(ended).attempt) == ("running", 2)
+    assert world.workload(ended).retries == 0
+    world.kill_slice(lives, 0)
+    world.settle(30)
+    assert world.workload(lives).retries == 1, "what it loses from now on is its own"
 
 
 def test_a_machine_that_no_row_knows_is_booked_to_nobody(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from polyray.tenants.cluster_plan import (
     GRANT_SECONDS,
     MAX_SHORT_STARTS,
     MISSING_SECONDS,
+    Believe,
     HoldGang,
     Loss,
     Member,
@@ -106,6 +107,15 @@ def test_a_worker_that_dies_once_a_week_is_started_again_for_ever() -> None:
 def test_the_last_start_that_is_allowed_gets_its_chance_though_the_view_still_shows_the_end_of_the_one_before() -> None:
     sent = member(1, SliceState.EXITED, MAX_SHORT_STARTS, seen_generation=MAX_SHORT_STARTS - 1)
     assert plan(observed(ClusterState.STARTING_WORKERS, member(0), sent)) == (SendSlice(1),)
+
+
+def test_a_restored_cluster_is_believed_once_the_core_shows_all_of_it() -> None:
+    seen, unseen = member(0), member(1, None)
+    assert plan(observed(ClusterState.READY, seen, member(1), doubted=True)) == (Believe(),)
+    assert plan(observed(ClusterState.READY, seen, unseen, doubted=True)) == (Wait(),)
+    (move,) = plan(observed(ClusterState.READY, seen, unseen, doubted=True, missing_seconds=MISSING_SECONDS))
+    assert isinstance(move, Move)
+    assert move.state is ClusterState.LOST
 
 
 def test_a_dead_head_ends_a_cluster_that_served() -> None:

@@ -27,9 +27,9 @@ from polyray.recovery import gap as gaps
 from polyray.recovery import inventory, placing, portable, revocations
 from polyray.recovery.archive import extract, working_directory
 from polyray.recovery.checks import check_database, contradiction
+from polyray.recovery.doubt import doubt
 from polyray.recovery.manifest import DATABASE, PLATFORM, Manifest
 from polyray.recovery.report import Report, time_of
-from polyray.recovery.requeue import requeue
 from polyray.recovery.revocations import fence_leaders, leader_epoch
 from polyray.store import audit, chain
 from polyray.store.anchors import Anchors, sync_directory
@@ -160,7 +160,7 @@ class _Work:
                     epoch = max(leader_epoch(new), leader_epoch(replaced)) + 1
             warnings = self._warnings(old is not None, differs)
             revocations.end_logins(new)
-            requeue(new, now_ms=now_ms)
+            doubt(new)
             raise_key_epoch(new, max(now_ms, self._newest_key_ms() + 1), by="restore")
             fence_leaders(new, epoch)
             if lost is not None:

@@ -63,6 +63,8 @@ class Observed:
     missing_seconds: float = 0.0
     #: For how long its leases have been granted.
     granted_seconds: float = 0.0
+    #: Its rows come from a backup: the core has yet to show that it holds them.
+    doubted: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,11 @@ class Move:
 
 
 @dataclass(frozen=True)
+class Believe:
+    """The core holds all that the rows of a restored cluster say: it goes on as if nothing had happened."""
+
+
+@dataclass(frozen=True)
 class ReleaseGang:
     """End slices, actors and placement group; the cluster is gone once nothing is left."""
 
@@ -102,7 +109,7 @@ class Wait:
     """Nothing to do but look again soon."""
 
 
-Action = HoldGang | NewSlice | SendSlice | Move | ReleaseGang | Wait
+Action = HoldGang | NewSlice | SendSlice | Move | Believe | ReleaseGang | Wait
 
 
 def plan(observed: Observed) -> tuple[Action, ...]:
@@ -118,6 +125,8 @@ def plan(observed: Observed) -> tuple[Action, ...]:
         return (Move(ClusterState.STOPPING, "not wanted any more"),)
     if loss := _loss(observed):
         return (loss,)
+    if observed.doubted and observed.gang is GangState.HELD and all(m.seen is not None for m in observed.members):
+        return (Believe(),)
     match state:
         case ClusterState.GRANTING:
             return _granting(observed)

@@ -15,9 +15,10 @@ from polyray.core.clock import Clock, Stopwatch
 from polyray.core.errors import NotFound, Unavailable
 from polyray.core.faultpoints import outside
 from polyray.core.layout import Layout
-from polyray.core.lifecycle import ClusterState, LeaseState, NodeState
+from polyray.core.lifecycle import ClusterState, LeaseState, NodeState, WorkloadState
 from polyray.core.reconcile import Done
 from polyray.core.settings import Settings
+from polyray.core.spec import Kind
 from polyray.store.engine import Store
 from polyray.store.steps import note, step
 from polyray.store.tables import Cluster, Lease, Node
@@ -25,6 +26,7 @@ from polyray.tenants import ports
 from polyray.tenants.cluster_plan import (
     LASTING_MS,
     Action,
+    Believe,
     HoldGang,
     Loss,
     Member,
@@ -160,8 +162,23 @@ class ClusterController:
             gang_detail=gang.detail if gang else "",
             members=tuple(members),
             missing_seconds=view.at - since,
+            doubted=bool(rows.cluster.loss),
             granted_seconds=self._granted.lasted_ms(cluster_id, rows.cluster.created_ms) / 1000,
         )
+
+    def _has_news(self, rows: ClusterRows) -> bool:
+        """Return whether the head tells that its job's program ended well, which its workload has not heard yet.
+
+        With the gang that word is gone, and work that was done would be done again.
+        """
+        workload, status = rows.workload, self._observer.view().slices.get(rows.leases[0].lease_id)
+        if workload.kind != Kind.JOB or workload.state not in {WorkloadState.STARTING, WorkloadState.RUNNING}:
+            return False
+        driver = status.driver if status else None
+        if driver is None or driver.driver_id != f"{workload.workload_id}.{workload.attempt}" or driver.running:
+            return False
+        self._wake("workload", workload.workload_id)
+        return driver.exit_code == 0 and workload.cluster_id == rows.cluster.cluster_id
 
     def _held(self) -> tuple[str, ...]:
         """Return the clusters that the core shows a gang of; none while it does not answer."""
@@ -183,7 +200,11 @@ class ClusterController:
                 self._send_slice(rows, rank)
             case Move(state, reason, loss):
                 self._move(rows.cluster.cluster_id, state, reason, loss)
+            case Believe():
+                self._believe(rows.cluster.cluster_id)
             case ReleaseGang():
+                if self._has_news(rows):
+                    return True
                 if self._release(rows.cluster.cluster_id) is GangState.ABSENT:
                     self._finish(rows.cluster.cluster_id)
                     return False
@@ -232,7 +253,8 @@ class ClusterController:
             assert rows is not None
             cluster, now_ms = rows.cluster, self._clock.now_ms()
             step(session, cluster, state, now_ms=now_ms, reason=reason)
-            if loss is not None:
+            # What a restore doubted and the core does not have was lost by the restore.
+            if loss is not None and not cluster.loss:
                 cluster.loss, cluster.loss_reason = loss.value, reason
             if state is ClusterState.READY and cluster.ready_ms is None:
                 cluster.ready_ms = now_ms
@@ -245,6 +267,14 @@ class ClusterController:
         log.info("cluster_moved", cluster=cluster_id, state=state.value, reason=reason)
         self._wake("workload", rows.workload.workload_id)
         self._wake("routes", "all")
+
+    def _believe(self, cluster_id: str) -> None:
+        with self._store.write() as session:
+            cluster = session.get_one(Cluster, cluster_id)
+            cluster.loss = cluster.loss_reason = ""
+            told = "its leases were found in the core after the restore"
+            note(session, "cluster", cluster_id, tenant=cluster.tenant, now_ms=self._clock.now_ms(), reason=told)
+        log.info("cluster_believed", cluster=cluster_id)
 
     def _finish(self, cluster_id: str) -> None:
         with self._store.write() as session:

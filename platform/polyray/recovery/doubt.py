@@ -1,4 +1,4 @@
-"""What the backup says is running was ended, with the platform, before the restore."""
+"""What the backup says is running may have ended since: the core is asked, and believed."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from polyray.tenants.cluster_plan import Loss
 REASON = "the platform was restored from a backup"
 
 
-def requeue(session: Session, *, now_ms: int) -> None:
-    """Mark every living cluster as ended by a shutdown: what the core still has of it is released, and its workload
-    waits again. That costs nobody a retry."""
+def doubt(session: Session) -> None:
+    """Mark every living cluster as one that the core has yet to show.
+
+    The next leader lets go on what the core holds as the rows say. What it does not hold was ended by the restore,
+    or since the backup: its workload waits again, and that costs it no retry.
+    """
     ended = {state.value for state in WORKLOAD.terminal}
     rows = session.execute(
         select(Cluster, Workload)
         .join(Workload, Workload.workload_id == Cluster.workload_id)
-        .where(Cluster.state != ClusterState.GONE.value, Cluster.stop_requested_ms.is_(None))
+        .where(Cluster.state != ClusterState.GONE.value, Cluster.stop_requested_ms.is_(None), Cluster.loss == "")
     )
     for cluster, workload in rows.all():
-        cluster.stop_requested_ms = now_ms
-        if not cluster.loss and workload.state not in ended:
+        if workload.state not in ended:
             cluster.loss, cluster.loss_reason = Loss.SHUTDOWN.value, REASON
