@@ -8,9 +8,6 @@ them running, and its successor goes on from the rows.
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -34,6 +31,7 @@ from polyray.broker.snapshot import Offering
 from polyray.control.auditing import Auditor
 from polyray.control.definition import PlatformDefinition
 from polyray.control.leadership import KEY, Leadership
+from polyray.control.listening import listen, write_private
 from polyray.control.retention import Retention
 from polyray.control.shutdown import drain
 from polyray.control.timekeeping import Timekeeper, told
@@ -304,33 +302,6 @@ def build(settings: Settings, api_url: str) -> tuple[FastAPI, Platform]:
     app.router.lifespan_context = lifespan
     platform.install_issuer(app)
     return app, platform
-
-
-def listen(settings: Settings) -> socket.socket:
-    """Return the API's listening socket. A port that was chosen freely is kept: tokens name it as issuer."""
-    record = settings.state_dir / "run" / "api.json"
-    port = settings.api_port
-    if port == 0:
-        try:
-            port = int(json.loads(record.read_text())["port"])
-        except (OSError, ValueError, KeyError, TypeError):
-            port = 0
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind((settings.host, port))
-    write_private(record, {"port": listener.getsockname()[1]})
-    return listener
-
-
-def write_private(path: Path, content: dict[str, object]) -> None:
-    """Write a small JSON file, 0600, whole or not at all."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        json.dump(content, file)
-    with faultpoints.outside("file.endpoints"):
-        partial.replace(path)
 
 
 def main(argv: list[str] | None = None) -> int:
