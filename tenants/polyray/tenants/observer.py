@@ -111,7 +111,7 @@ class Observer:
                 slices={status.lease_id: status for status in self._fabric.slices()},
             )
         old, self._view = self._view, new
-        for cluster_id in changed_clusters(old, new):
+        for cluster_id in sorted(changed_clusters(old, new)):
             self._on_change(cluster_id)
 
     def _run(self) -> None:
