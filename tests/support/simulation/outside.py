@@ -186,10 +186,10 @@ class Outside:
         return f"the wall clock steps by {seconds} s"
 
     def _outage(self, part: Any, attribute: str, value: object) -> str | None:
-        before = getattr(part, attribute)
-        if before == value:
+        before, name = getattr(part, attribute), f"{type(part).__name__}.{attribute}"
+        # One at a time: two that overlap would leave behind what the second found.
+        if any(name == outage for _, outage, _ in self._outages):
             return None
-        name = f"{type(part).__name__}.{attribute}"
         setattr(part, attribute, value)
         self._until_later(name, lambda: setattr(part, attribute, before))
         return f"{name} is {value}"
