@@ -52,6 +52,22 @@ def test_a_job_that_ended_well_as_the_shutdown_began_is_not_run_again(world: Wor
     assert (world.workload(job).state, world.workload(job).attempt) == ("succeeded", 1)
 
 
+def test_a_job_that_ended_well_while_its_cluster_was_ending_is_not_run_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = world.submit()
+    world.settle(5)
+
+    def ends_meanwhile(*_: object) -> None:
+        world.settle(0.5)
+        if world.cluster(job).state == "stopping" and world.fabric.running_drivers:
+            world.end_program(job)
+
+    monkeypatch.setattr(threading.Event, "wait", ends_meanwhile)
+    assert shut_down(world)
+    assert (world.workload(job).state, world.workload(job).attempt) == ("succeeded", 1)
+
+
 def test_a_node_that_a_cycle_under_way_still_asked_for_goes_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     broker = world.reconcilers[1]
     asked = iter([broker])

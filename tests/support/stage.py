@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
@@ -37,7 +36,7 @@ from polyray.core.settings import Settings
 from polyray.identity.keys import SigningKeys
 from polyray.identity.provider import Identity
 from polyray.identity.tokens import PlatformTokens
-from polyray.jobs.snapshots import refusal
+from polyray.jobs.refusals import Refusals
 from polyray.jobs.workers import kill_worker
 from polyray.store.anchors import Anchors
 from polyray.store.tables import Workload
@@ -125,7 +124,7 @@ class Stage:
         engine = self.world.store.engine
         self._kept.append(engine.pool)
         engine.dispose(close=False)
-        self.world.store._writing = threading.Lock()
+        self.world.store._writing = type(self.world.store._writing)()
 
     def moment(self) -> object:
         return self._outside(), self.world.clock.monotonic(), self._written()
@@ -186,6 +185,7 @@ class Stage:
 
     def _start(self) -> None:
         world = self.world
+        self._refusals = Refusals()
         self.definition = PlatformDefinition(world.store, world.clock, STATE / "platform.json")
         self.definition.load(None)
         self._take_definition()
@@ -210,7 +210,7 @@ class Stage:
             tokens=self.tokens,
             wake=lambda kind, key: None,
             offerings=world.cloud.offerings,
-            feasible=lambda session, tenant, spec: refusal(session, tenant, spec, world.cloud.offerings()),
+            feasible=lambda session, tenant, spec: self._refusals.of(session, tenant, spec, world.cloud.offerings()),
             kill_worker=lambda workload_id, rank: kill_worker(world.store, world.fabric, workload_id, rank),
             apply_platform=self._apply,
             endpoints=lambda: Endpoints(BASE_URL, GATEWAY_URL),
