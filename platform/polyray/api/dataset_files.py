@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from pathlib import Path
 
 from polyray.api.blob_files import sync_directory
+from polyray.core.arrivals import arriving
 from polyray.core.faultpoints import outside
 from polyray.core.layout import Layout
 from polyray.data.manifest import Manifest
@@ -15,9 +15,7 @@ from polyray.data.manifest import Manifest
 
 def prepare(layout: Layout, tenant: str, manifest: Manifest) -> Path:
     """Return a directory of a version to come, whole, beside its place."""
-    versions = layout.dataset(tenant, manifest.name, 1).parent
-    versions.mkdir(mode=0o700, parents=True, exist_ok=True)
-    directory = Path(tempfile.mkdtemp(prefix=".arriving-", dir=versions))
+    directory = arriving(layout.dataset(tenant, manifest.name, 1).parent)
     files = directory / "files"
     files.mkdir(mode=0o755)
     for file in manifest.files:

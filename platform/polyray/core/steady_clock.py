@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from polyray.core.clock import SystemClock
+from polyray.core.faultpoints import outside
 
 #: A lasting difference of an hour is gone after 100 hours, in which no duration is wrong by more than a hundredth.
 SLEW = 0.01
@@ -65,7 +66,8 @@ class SteadyClock(SystemClock):
         """Write down where this clock is, whole or not at all."""
         partial = self._kept.with_suffix(".partial")
         partial.write_text(json.dumps({"boot_id": self._boot_id, "offset_ms": self._offset}))
-        os.replace(partial, self._kept)
+        with outside("file.clock"):
+            os.replace(partial, self._kept)
 
     def forget(self) -> None:
         self._kept.unlink(missing_ok=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from polyray.core.arrivals import arriving
 from polyray.core.beneath import read_beneath
 from polyray.core.errors import Conflict, Invalid, NotFound
 from polyray.core.faultpoints import outside
@@ -62,10 +62,9 @@ def register(
         raise NotFound("job", job.workload_id)
     run_dir = layout.run(tenant, job.workload_id)
     models = layout.model(tenant, name, 1).parent
-    models.mkdir(mode=0o700, parents=True, exist_ok=True)
-    arriving = Path(tempfile.mkdtemp(prefix=".arriving-", dir=models))
+    copy = arriving(models)
     try:
-        entries = _copied(run_dir, _checked(path), arriving)
+        entries = _copied(run_dir, _checked(path), copy)
         metrics = _last_metrics(run_dir)
         with store.write() as session:
             row = ModelVersion(
@@ -82,12 +81,12 @@ def register(
             # No row names what may be there: a crash between the rename and the commit left it.
             with outside("file.model"):
                 shutil.rmtree(target, ignore_errors=True)
-                arriving.rename(target)
+                copy.rename(target)
                 _sync(models)
             session.add(row)
             registered(session, row)
     finally:
-        shutil.rmtree(arriving, ignore_errors=True)
+        shutil.rmtree(copy, ignore_errors=True)
     return row
 
 
