@@ -54,8 +54,8 @@ from polyray.identity.oidc import OidcProvider
 from polyray.identity.provider import IdentityProvider
 from polyray.identity.tokens import PlatformTokens
 from polyray.jobs.controller import WorkloadController
+from polyray.jobs.refusals import Refusals
 from polyray.jobs.scheduling import Scheduler
-from polyray.jobs.snapshots import refusal
 from polyray.jobs.turns import Turns
 from polyray.jobs.waiting import WaitingRows
 from polyray.jobs.workers import kill_worker
@@ -110,6 +110,7 @@ class Platform:
         self.as_leader = FencedStore(self.store, KEY, self.leadership.epoch)
         self.cooling = Cooling(clock)
         self.waiting = WaitingRows()
+        self.refusals = Refusals()
         self.draining = False
         self.observer = Observer(self.fabric, clock, self._cluster_changed)
         self._health = httpx.Client(timeout=1.0, trust_env=False, follow_redirects=False)
@@ -261,7 +262,7 @@ class Platform:
             self.wake("workload", cluster.workload_id)
 
     def _feasible(self, session: Session, tenant: str, spec: WorkloadSpec) -> Explanation | None:
-        return refusal(session, tenant, spec, self.offerings())
+        return self.refusals.of(session, tenant, spec, self.offerings())
 
     def _service_answers(self, address: Address) -> bool:
         """Return whether Ray Serve says that the application is healthy. The bytes it sends are not looked at."""

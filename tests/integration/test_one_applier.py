@@ -17,8 +17,8 @@ from polyray.core.clock import VirtualClock
 from polyray.core.errors import Conflict
 from polyray.core.lifecycle import LeaseState, NodeState, WorkloadState
 from polyray.core.spec import load_workload
+from polyray.jobs.refusals import Refusals
 from polyray.jobs.scheduling import Scheduler
-from polyray.jobs.snapshots import refusal
 from polyray.store import claims
 from polyray.store.engine import Store
 from polyray.store.fenced import FencedStore
@@ -302,8 +302,8 @@ def test_what_can_never_run_fails_with_the_nearest_that_can(store: Store) -> Non
 def test_a_request_is_refused_at_submit_with_the_same_words(store: Store) -> None:
     spec = load_workload("kind: job\nname: a\nrun: x\nresources: {gpu: 'h100:2'}")
     with store.read() as session:
-        told = refusal(session, "vision", spec, (RACK, CLOUD))
-        assert refusal(session, "nobody", spec, (RACK, CLOUD)) is not None
+        told = Refusals().of(session, "vision", spec, (RACK, CLOUD))
+        assert Refusals().of(session, "nobody", spec, (RACK, CLOUD)) is not None
     assert told is not None
     assert "h100 2" in told.cause
 
@@ -363,3 +363,21 @@ def test_a_suspended_tenants_plan_is_dropped_at_the_last_moment(store: Store) ->
         session.get_one(Tenant, "vision").suspended = True
     assert broker.apply(plan(seen), seen) == 1
     assert state_of(store, job) == "queued"
+
+
+def test_what_is_remembered_of_requests_holds_no_longer_than_the_machines_and_the_quota_they_were_held_against(
+    store: Store,
+) -> None:
+    spec, asked = load_workload("kind: job\nname: a\nrun: x\nresources: {cpu: 16}"), Refusals()
+
+    def told() -> str:
+        with store.read() as session:
+            explanation = asked.of(session, "vision", spec, ())
+        return "" if explanation is None else explanation.code
+
+    assert told() == told() == "infeasible"
+    put_node(store, "nod-big", offering("big", amounts(16, 64), capacity_type=RESERVED))
+    assert told() == told() == ""
+    with store.write() as session:
+        session.get_one(Quota, ("vision", "cpu")).nominal = 8000
+    assert told() == "infeasible"

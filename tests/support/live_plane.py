@@ -28,7 +28,7 @@ from polyray.core.settings import Settings
 from polyray.core.spec import parse_workload
 from polyray.identity.keys import SigningKeys
 from polyray.identity.tokens import PlatformTokens
-from polyray.jobs.snapshots import refusal
+from polyray.jobs.refusals import Refusals
 from polyray.store.anchors import Anchors
 from polyray.store.engine import Store
 from polyray.store.fenced import FencedStore
@@ -126,7 +126,7 @@ def live_plane(directory: Path, nodes: int, *, database_url: str = "") -> Iterat
         ),
         on_end=lambda node_id: None,
     )
-    leadership = Leadership(store, clock)
+    leadership, refusals = Leadership(store, clock), Refusals()
     loops: dict[str, Loop] = {}
 
     def wake(kind: str, key: str) -> None:
@@ -151,7 +151,7 @@ def live_plane(directory: Path, nodes: int, *, database_url: str = "") -> Iterat
         tokens=tokens,
         wake=wake,
         offerings=cloud.offerings,
-        feasible=lambda session, tenant, spec: refusal(session, tenant, spec, cloud.offerings()),
+        feasible=lambda session, tenant, spec: refusals.of(session, tenant, spec, cloud.offerings()),
         kill_worker=lambda workload_id, rank: None,
         apply_platform=lambda given: [],
         endpoints=lambda: Endpoints(url, GATEWAY_URL),

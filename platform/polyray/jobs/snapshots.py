@@ -8,13 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from sqlalchemy import ColumnElement, Text, cast, func, select
 from sqlalchemy.orm import Session
 
-from polyray.broker.feasibility import feasible
 from polyray.broker.fit import devices_of
 from polyray.broker.snapshot import NodeView, Offering, Snapshot, TenantView
-from polyray.core.explain import Explanation
 from polyray.core.lifecycle import LeaseState, NodeState
 from polyray.core.resources import Resources, total
-from polyray.core.spec import CapacityType, Kind, WorkloadSpec
+from polyray.core.spec import CapacityType, Kind
 from polyray.jobs.waiting import WaitingRows
 from polyray.reports.costs import cloud_spend
 from polyray.store.tables import Budget, Lease, Node, Quota, Tenant, Workload
@@ -57,14 +55,9 @@ def is_coming(node: Node) -> bool:
     return node.state in _COMING and node.stop_requested_ms is None
 
 
-def refusal(session: Session, tenant: str, spec: WorkloadSpec, offerings: tuple[Offering, ...]) -> Explanation | None:
-    """Return why a workload of `tenant` can never run, with the nearest one that can; None if it can."""
-    row = session.get(Tenant, tenant)
-    quotas = session.scalars(select(Quota).where(Quota.tenant == tenant)).all()
-    view = TenantView(tenant, _nominal(quotas), _borrowing(quotas), Resources(), suspended=row is None)
-    living = session.scalars(select(Node).where(Node.state.in_(_COMING)))
-    nodes = node_views(session, [node for node in living if is_coming(node)], ())
-    return feasible(spec.bundles, spec.capacity, view, nodes, offerings, kind=spec.kind)
+def coming() -> ColumnElement[bool]:
+    """Return the condition of being a node that takes leases, or will."""
+    return Node.state.in_(_COMING) & Node.stop_requested_ms.is_(None)
 
 
 def live_leases(session: Session, *of: ColumnElement[bool]) -> Sequence[Lease]:

@@ -14,7 +14,6 @@ No network call belongs inside a transaction.
 from __future__ import annotations
 
 import sqlite3
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from polyray.core.errors import Invalid, Unavailable
 from polyray.core.faultpoints import reach
 from polyray.store import postgresql, sqlite
+from polyray.store.fair import FairLock
 
 #: What PostgreSQL needs to be told for what SQLite gives every reader.
 _SNAPSHOT = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
@@ -46,7 +46,7 @@ class Store:
     def __init__(self, url: str) -> None:
         self.engine = _engine(url)
         self._sessions = sessionmaker(self.engine, expire_on_commit=False)
-        self._writing = threading.Lock()
+        self._writing = FairLock()
 
     @property
     def on_postgresql(self) -> bool:
