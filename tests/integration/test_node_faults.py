@@ -11,6 +11,7 @@ from polyray.autoscaler.provider import Instance
 from polyray.core.errors import Unavailable
 from polyray.core.lifecycle import NodeState
 from polyray.core.spec import CapacityType
+from polyray.tenants.slices import FabricNode
 from support.fleet import CLOUD, Fleet
 
 
@@ -181,3 +182,24 @@ def test_shutting_down_leaves_no_machine_and_starts_none(fleet: Fleet) -> None:
     fleet.settle(20, plan=False)
     assert fleet.nodes.all_gone()
     assert fleet.cloud.running == ()
+
+
+def test_a_node_that_comes_back_elsewhere_while_it_is_looked_at_is_known_where_it_is(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (rack,) = fleet.rows(NodeState.READY, pool="rack")
+    ask = fleet.fabric.nodes
+    with monkeypatch.context() as slow:
+
+        def answer_late() -> tuple[FabricNode, ...]:
+            found = ask()
+            fleet.clock.advance(1)
+            fleet.fabric._nodes[rack.node_id].host = "host-b"
+            return found
+
+        slow.setattr(fleet.fabric, "nodes", answer_late)
+        fleet.clock.advance(1)
+        fleet.nodes.reconcile(rack.node_id)
+    fleet.settle(5, plan=False)
+    (rack,) = fleet.rows(NodeState.READY, pool="rack")
+    assert rack.host == "host-b"

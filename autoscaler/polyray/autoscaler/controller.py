@@ -117,9 +117,10 @@ class NodeController:
 
     def _reconcile_node(self, key: str) -> Done:
         with self._store.read() as session:
+            # The sign is the older one: what changes meanwhile makes it differ, and the node is looked at again.
+            sign = self._rest.signs(session, self._clock.now_ms(), only=key).get(key)
             node = session.get(Node, key)
             observed = None if node is None else self._observe(session, node)
-            sign = self._rest.signs(session, self._clock.now_ms(), only=key).get(key)
         if node is None or observed is None or observed.state is NodeState.TERMINATED:
             self._dead_since.pop(key, None)
             self._asked_for.forget(key)
