@@ -14,7 +14,7 @@ from polyray.control.leadership import KEY, Leadership
 from polyray.core import reconcile
 from polyray.core.layout import Layout
 from polyray.core.reconcile import Loop
-from polyray.jobs.snapshots import refusal
+from polyray.jobs.refusals import Refusals
 from polyray.jobs.workers import kill_worker
 from polyray.store.engine import Store
 from polyray.store.fenced import FencedStore
@@ -82,6 +82,7 @@ class Plane:
             }
         for loop in self.loops.values():
             loop._queue.rng = random.Random(rng.random())
+        refusals = Refusals()
         self.services = Services(
             store=self.database,
             clock=world.clock,
@@ -90,7 +91,7 @@ class Plane:
             tokens=cast(Any, None),
             wake=self.wake,
             offerings=cloud.offerings,
-            feasible=lambda session, tenant, spec: refusal(session, tenant, spec, world.cloud.offerings()),
+            feasible=lambda session, tenant, spec: refusals.of(session, tenant, spec, world.cloud.offerings()),
             kill_worker=lambda workload_id, rank: kill_worker(self.database, fabric, workload_id, rank),
             apply_platform=lambda given: apply_definitions(self.database, given, now_ms=world.clock.now_ms()),
             endpoints=lambda: Endpoints("http://127.0.0.1:8470", "http://127.0.0.1:8471"),

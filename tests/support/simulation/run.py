@@ -121,8 +121,6 @@ class Simulation:
 
     def _step(self) -> None:
         rng = self.rng
-        if not self.calm:
-            self.clock.advance(rng.expovariate(1 / self.weather.tempo))
         for line in self.outside.pass_outages():
             self._tell(f"-- {line}")
         self._bear()
@@ -312,7 +310,10 @@ class Simulation:
     # The trace.
 
     def _count(self, line: str) -> None:
+        """Count a step, which takes its time. A task that only looks whether there is work makes none."""
         self.steps += 1
+        if not self.calm:
+            self.clock.advance(self.rng.expovariate(1 / self.weather.tempo))
         self._tell(line)
 
     def _tell(self, line: str) -> None:

@@ -46,7 +46,7 @@ class Weather:
     def of(cls, rng: random.Random) -> Weather:
         kinds = frozenset(kind for kind in KINDS if rng.random() < SHARE)
         return cls(
-            tempo=rng.choice([0.02, 0.05, 0.15]),
+            tempo=rng.choice([0.003, 0.01, 0.04]),
             kinds=kinds,
             fails=rng.choice([0.004, 0.02]) * ("points" in kinds),
             stalls=rng.choice([0.003, 0.012]) * ("stalls" in kinds),
@@ -63,7 +63,7 @@ class Weather:
         assert set(kinds) <= set(KINDS)
         given = frozenset(kinds)
         return cls(
-            tempo=0.05,
+            tempo=0.01,
             kinds=given,
             fails=0.02 * ("points" in given),
             stalls=0.02 * ("stalls" in given),
