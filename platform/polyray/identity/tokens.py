@@ -73,6 +73,10 @@ class PlatformTokens:
         #: SHA-256 of tokens whose signature was found to hold, with the key's id and the claims.
         self._seen: dict[bytes, tuple[str, dict[str, Any]]] = {}
 
+    def now_ms(self) -> int:
+        """Return the time that the times in tokens and keys are told in, since others judge by it: the wall clock's."""
+        return self._clock.now_ms()
+
     def exchange(
         self,
         subject_token: str,

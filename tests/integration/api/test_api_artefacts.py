@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
+from polyray.core.clock import VirtualClock
 from support.api import Platform, job, lines_of, manifest_of, put_blob
 
 
@@ -138,6 +140,19 @@ def test_a_key_is_shown_once_and_ends_when_revoked(platform: Platform, ada: Test
     assert [ada.delete(f"/v1/keys/{made['key_id']}").status_code for _ in range(2)] == [204, 204]
     assert ada.get("/v1/keys").json()["items"][0]["revoked_ms"] is not None
     assert platform.woken.count(("routes", "all")) == 3
+
+
+@pytest.mark.parametrize("moved_seconds", [-3600, 3600])
+def test_a_key_lives_as_long_as_was_asked_by_the_clock_that_the_gateway_judges_it_by(
+    platform: Platform, ada: TestClient, moved_seconds: int
+) -> None:
+    wall = platform.services.tokens.now_ms()
+    steady = VirtualClock(wall + moved_seconds * 1000)
+    platform.app.state.services = replace(platform.services, clock=steady)
+    made = ada.post("/v1/keys", json={"name": "web", "ttl_days": 1}).json()
+    assert abs(made["expires_ms"] - wall - 86_400_000) < 60_000
+    assert ada.delete(f"/v1/keys/{made['key_id']}").status_code == 204
+    assert abs(ada.get("/v1/keys").json()["items"][0]["revoked_ms"] - wall) < 60_000
 
 
 @pytest.mark.parametrize(

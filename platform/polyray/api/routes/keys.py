@@ -44,7 +44,7 @@ def create(services: Given, caller: Caller, body: Create, idempotency_key: KeyHe
                 tenant=tenant,
                 name=body.name,
                 created_by=caller.subject,
-                now_ms=now_ms,
+                now_ms=services.tokens.now_ms(),
                 service=body.service,
                 ttl_days=body.ttl_days,
             )
@@ -86,7 +86,7 @@ def revoke(services: Given, caller: Caller, key_id: str) -> Response:
             session,
             tenant=member_tenant(caller),
             key_id=shown(key_id)[1:-1],
-            now_ms=services.clock.now_ms(),
+            now_ms=services.tokens.now_ms(),
         )
     services.wake("routes", "all")
     return Response(status_code=204)
