@@ -164,6 +164,7 @@ class Platform:
             store=self.as_leader,
             layout=Layout(self.settings.store_root),
             clock=self.clock,
+            wall=self.wall,
             history_days=lambda: self.definition.current().history_days,
         )
         return {

@@ -12,6 +12,7 @@ from polyray.control import retention
 from polyray.control.retention import DAY_MS, Retention
 from polyray.core.clock import VirtualClock
 from polyray.core.lifecycle import WorkloadState
+from polyray.identity.tokens import revoked_sids
 from polyray.store.steps import step
 from polyray.store.tables import (
     DeviceCode,
@@ -44,9 +45,10 @@ def platform(prepared: Path, tmp_path: Path) -> Platform:
     return make_platform(tmp_path / "state")
 
 
-def sweep_at(platform: Platform, now_ms: int) -> None:
-    clock = VirtualClock(now_ms)
-    Retention(store=platform.store, layout=platform.layout, clock=clock, history_days=lambda: DAYS).reconcile("sweep")
+def sweep_at(platform: Platform, now_ms: int, *, wall_ms: int | None = None) -> None:
+    clock, wall = VirtualClock(now_ms), VirtualClock(now_ms if wall_ms is None else wall_ms)
+    sweeper = Retention(store=platform.store, layout=platform.layout, clock=clock, wall=wall, history_days=lambda: DAYS)
+    sweeper.reconcile("sweep")
 
 
 def count(platform: Platform, table: type[Any]) -> int:
@@ -129,7 +131,9 @@ def test_runs_that_cannot_be_removed_hold_up_no_others(platform: Platform, monke
         run.rename(run.with_name(f"{run.name}-away"))
         run.symlink_to("nowhere")
     clock = VirtualClock(now_ms + (DAYS + 1) * DAY_MS)
-    sweeper = Retention(store=platform.store, layout=platform.layout, clock=clock, history_days=lambda: DAYS)
+    sweeper = Retention(
+        store=platform.store, layout=platform.layout, clock=clock, wall=clock, history_days=lambda: DAYS
+    )
     assert [sweeper.reconcile("sweep").again_seconds for _ in range(3)] == [1.0, 1.0, None]
     assert not runs[3].exists()
     runs[0].unlink()
@@ -175,6 +179,29 @@ def test_what_matters_for_a_while_goes_once_its_time_is_over(platform: Platform)
         assert session.get(PortBlock, ("loopback", 7)) is not None, "a block that is held stays"
 
 
+@pytest.mark.parametrize("moved", ["the wall clock is put forward", "the wall clock was put back"])
+def test_a_login_is_not_forgotten_while_its_tokens_hold_by_either_clock(platform: Platform, moved: str) -> None:
+    """The gateway refuses an ended login's tokens only while its row is there."""
+    now_ms = platform.services.clock.now_ms()
+    ada = platform.client("ada")
+    platform.services.tokens.revoke(ada.get("/v1/whoami").json()["sid"])
+    with platform.store.write() as session:
+        session.add(
+            RefreshToken(token_hash="r", user="ada", client_id="c", sid="s", used_ms=None, expires_ms=now_ms + DAY_MS)
+        )
+    with platform.store.read() as session:
+        refused = revoked_sids(session, now_ms)
+    assert len(refused) == 1
+    far = now_ms + 30 * DAY_MS
+    if moved == "the wall clock is put forward":
+        sweep_at(platform, now_ms, wall_ms=far)
+    else:
+        sweep_at(platform, far, wall_ms=now_ms)
+    with platform.store.read() as session:
+        assert revoked_sids(session, now_ms) == refused
+    assert count(platform, RefreshToken) == 1
+
+
 def test_more_than_one_transaction_may_hold_is_forgotten_in_several(
     platform: Platform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,9 +225,8 @@ def test_an_end_without_a_time_or_a_time_without_an_end_is_no_reason_to_remove(t
     run.mkdir(parents=True)
     from polyray.core.layout import Layout
 
-    sweeper = Retention(
-        store=world.store, layout=Layout(tmp_path / "store"), clock=world.clock, history_days=lambda: DAYS
-    )
+    clock, layout = world.clock, Layout(tmp_path / "store")
+    sweeper = Retention(store=world.store, layout=layout, clock=clock, wall=clock, history_days=lambda: DAYS)
     sweeper.reconcile("sweep")
     assert run.exists()
     assert world.workload("job-0000000000a1").history_removed_ms is None

@@ -38,12 +38,19 @@ Columns = tuple[InstrumentedAttribute[str], ...] | tuple[InstrumentedAttribute[s
 
 
 class Retention:
-    """The reconciler of kind `retention`; it has one key. `history_days()` is the setting in force."""
+    """The reconciler of kind `retention`; it has one key. `history_days()` is the setting in force.
+
+    Logins and codes end by `wall`, the clock that they are judged by, and are kept until they are over by both: a
+    clock that was moved may be moved back, and the gateway refuses an ended login only while its row is there.
+    """
 
     kind = "retention"
 
-    def __init__(self, *, store: Store, layout: Layout, clock: Clock, history_days: Callable[[], int]) -> None:
-        self._store, self._layout, self._clock, self._history_days = store, layout, clock, history_days
+    def __init__(
+        self, *, store: Store, layout: Layout, clock: Clock, wall: Clock, history_days: Callable[[], int]
+    ) -> None:
+        self._store, self._layout, self._clock, self._wall = store, layout, clock, wall
+        self._history_days = history_days
         #: The last run that was looked at: those that cannot be removed hold up no others.
         self._after = _FIRST
 
@@ -52,7 +59,7 @@ class Retention:
 
     def reconcile(self, key: str) -> Done:
         now_ms = self._clock.now_ms()
-        for table, columns, over in _over(now_ms):
+        for table, columns, over in _over(now_ms, min(now_ms, self._wall.now_ms())):
             while self._delete_batch(table, columns, over) == BATCH:
                 pass
         more = self._remove_runs(now_ms - self._history_days() * DAY_MS)
@@ -100,7 +107,7 @@ def _mark(session: Session, workload_ids: list[str], now_ms: int) -> None:
         row.history_removed_ms = now_ms
 
 
-def _over(now_ms: int) -> tuple[tuple[type[Base], Columns, ColumnElement[bool]], ...]:
+def _over(now_ms: int, judged_ms: int) -> tuple[tuple[type[Base], Columns, ColumnElement[bool]], ...]:
     """Return (table, its key, which rows are over)."""
     return (
         (
@@ -108,8 +115,8 @@ def _over(now_ms: int) -> tuple[tuple[type[Base], Columns, ColumnElement[bool]],
             (IdempotencyKey.principal, IdempotencyKey.key),
             IdempotencyKey.created_ms < now_ms - KEEP_MS,
         ),
-        (DeviceCode, (DeviceCode.code_hash,), DeviceCode.expires_ms < now_ms - GRACE_MS),
-        (RefreshToken, (RefreshToken.token_hash,), RefreshToken.expires_ms < now_ms),
-        (LoginSession, (LoginSession.sid,), LoginSession.expires_ms < now_ms - GRACE_MS),
+        (DeviceCode, (DeviceCode.code_hash,), DeviceCode.expires_ms < judged_ms - GRACE_MS),
+        (RefreshToken, (RefreshToken.token_hash,), RefreshToken.expires_ms < judged_ms),
+        (LoginSession, (LoginSession.sid,), LoginSession.expires_ms < judged_ms - GRACE_MS),
         (PortBlock, (PortBlock.host, PortBlock.index), PortBlock.usable_again_ms < now_ms),
     )
