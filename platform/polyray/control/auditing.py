@@ -76,6 +76,9 @@ class Auditor:
             if not self._failure:
                 log.warning("not_anchored", error=str(error))
             self._failure = str(error)
+        except Exception as error:
+            log.exception("audit_failed")
+            self._failure = f"a defect of the audit: {type(error).__name__}"
         else:
             self._failure = ""
 
@@ -149,6 +152,9 @@ class Auditor:
             self._last = audit.verify(self._store, self._anchors.read(), pause=self._breathe)
         except PolyrayError as error:
             log.warning("history_not_verified", error=str(error))
+            return
+        except Exception:
+            log.exception("history_not_verified")
             return
         if not self._last.ok:
             log.error("history_not_whole", findings=self._last.findings)

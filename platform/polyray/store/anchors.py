@@ -20,6 +20,8 @@ from polyray.core.private import private_directory
 #: Some 8,000 anchors: a week of one a minute.
 MAX_BYTES = 2**20
 _HASH = re.compile(r"[0-9a-f]{64}")
+#: Numbers beyond these are no event's, and no year's that can be told.
+_MAX_ID, _MAX_MS = 2**63 - 2, 250_000_000_000_000
 
 
 @dataclass(frozen=True)
@@ -110,11 +112,11 @@ def sync_directory(path: Path) -> None:
 def _parsed(line: bytes) -> Anchor | None:
     try:
         content = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     match content:
         case {"event_id": int() as event_id, "chain": str() as chain, "at_ms": int() as at_ms} if (
-            _HASH.fullmatch(chain) and event_id > 0
+            _HASH.fullmatch(chain) and 0 < event_id <= _MAX_ID and 0 <= at_ms <= _MAX_MS
         ):
             return Anchor(event_id, chain, at_ms)
     return None

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from alembic import command
 from alembic.config import Config
 from sqlalchemy import event as engine_events
 from sqlalchemy import func, select, text
+from sqlalchemy.orm import Session
 
+from polyray.control import auditing
 from polyray.control.auditing import Auditor
 from polyray.core.clock import VirtualClock
 from polyray.core.errors import Unavailable
@@ -22,6 +26,7 @@ from polyray.store.migrate import MIGRATIONS, migrate
 from polyray.store.steps import note
 from polyray.store.tables import Event
 from support.rows import NOW_MS, add_one_of_each
+from support.wait import until
 
 Tell = Callable[..., None]
 
@@ -102,6 +107,18 @@ def test_a_changed_row_is_named(store: Store, tell: Tell, change: str) -> None:
     tell(5)
     execute(store, f"UPDATE events SET {change} WHERE event_id = 3")
     assert verified(store).findings[0] == "event 3 was changed"
+
+
+def test_a_row_that_holds_no_text_any_more_is_named_and_the_rest_is_walked(store: Store, tell: Tell) -> None:
+    """SQLite keeps whatever was put into a column."""
+    tell(5)
+    if store.on_postgresql:
+        execute(store, "UPDATE events SET kind = 'gap', entity_id = '1-' WHERE event_id = 3")
+    else:
+        execute(store, "UPDATE events SET kind = 'gap', entity_id = x'00ff', reason = x'ff' WHERE event_id = 3")
+    found = verified(store)
+    assert found.findings == ("event 3 was changed",)
+    assert found.events == 5
 
 
 def test_a_row_that_was_removed_is_named(store: Store, tell: Tell) -> None:
@@ -223,6 +240,37 @@ def test_a_full_disk_keeps_no_event_and_the_anchor_comes_when_there_is_room(
     auditor.look()
     assert auditor.said()[0] is True
     assert [each.event_id for each in anchors.read()] == [2]
+
+
+def test_whatever_fails_in_the_auditor_is_told_and_tried_again(
+    store: Store, tell: Tell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auditing, "ANCHOR_SECONDS", 0.01)
+    auditor, failures = Auditor(store, Anchors(tmp_path), VirtualClock(), lambda: True), ["walk", "look"]
+
+    def fail_once(of: str) -> None:
+        if of in failures:
+            failures.remove(of)
+            raise ArithmeticError(f"a defect in the {of}")
+
+    verify, head = audit.verify, chain.head
+
+    def verify_later(*given: Any, **named: Any) -> Audit:
+        fail_once("walk")
+        return verify(*given, **named)
+
+    def head_later(session: Session) -> chain.Head:
+        if threading.current_thread().name == "auditor":
+            fail_once("look")
+        return head(session)
+
+    tell(1)
+    monkeypatch.setattr(audit, "verify", verify_later)
+    monkeypatch.setattr(chain, "head", head_later)
+    auditor.start()
+    until(lambda: not failures and auditor.said() == (True, "1 events verified"), what="an audit after a failure")
+    until(lambda: Anchors(tmp_path).newest() is not None, what="an anchor after a failure")
+    auditor.stop()
 
 
 def test_events_from_before_the_chain_are_chained_by_the_migration(database_url: str) -> None:

@@ -28,7 +28,17 @@ def test_what_was_anchored_is_read_in_its_order_and_by_nobody_else(anchors: Anch
 
 
 @pytest.mark.parametrize(
-    "torn", [b'{"event_id":9,"chain":"bb', b"\xff\xfe", b'{"event_id":-1,"chain":"x","at_ms":1}', b"[]"]
+    "torn",
+    [
+        b'{"event_id":9,"chain":"bb',
+        b"\xff\xfe",
+        b'{"event_id":-1,"chain":"x","at_ms":1}',
+        b'{"event_id":%d,"chain":"%s","at_ms":1}' % (2**63, b"c" * 64),
+        b'{"event_id":9,"chain":"%s","at_ms":%d}' % (b"c" * 64, 10**18),
+        b'{"event_id":9,"chain":"%s","at_ms":1e400}' % (b"c" * 64),
+        b"[" * 100_000,
+        b"[]",
+    ],
 )
 def test_a_line_that_a_crash_tore_is_passed_over_and_spoils_no_other(anchors: Anchors, torn: bytes) -> None:
     anchors.append(ONE)
