@@ -166,9 +166,10 @@ class Simulation:
         self._births = [min(at, self.clock.monotonic()) for at in self._births]
         for plane in self.planes:
             plane.process.paused_until = self.clock.monotonic()
+        # What hangs goes on, and what is still under way arrives.
         for task in self.tasks.all:
-            if task.process is self.network:
-                task.due = self.clock.monotonic()
+            if task.process is self.network or task.at_point:
+                task.due = min(task.due, self.clock.monotonic())
         began = self.clock.monotonic()
         while self.clock.monotonic() < began + QUIET_SECONDS:
             self.outside.quieten()
