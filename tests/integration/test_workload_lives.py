@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from polyray.jobs.waiting import WaitingRows
+from polyray.store.tables import Workload
 from polyray.tenants.slices import Gang, LeaseSpec
 from support.world import World
 
@@ -210,3 +212,22 @@ def test_a_lost_cloud_node_brings_the_job_back_on_a_new_one(world: World) -> Non
     world.settle(90, step_seconds=2)
     row = world.workload(job)
     assert (row.state, row.attempt, row.retries) == ("running", 2, 1)
+
+
+def test_a_job_that_lost_its_attempt_keeps_its_place_and_waits_anew(world: World) -> None:
+    older = world.submit(name="older", resources={"cpu": 2})
+    world.settle(5)
+    assert state(world, older) == "running"
+    younger = []
+    for n in range(2):
+        younger.append(world.submit(name=f"younger-{n}", resources={"cpu": 2}, capacity=["reserved"]))
+        world.settle(5)
+    assert [state(world, job) for job in younger] == ["queued", "queued"]
+    with world.store.write() as session:
+        row = session.get_one(Workload, younger[0])
+        row.queued_ms = world.clock.now_ms()  # as after a lost attempt
+    with world.store.read() as session:
+        first, second = WaitingRows().read(session, world.clock.now_ms())
+    assert [first.workload_id, second.workload_id] == younger
+    assert first.queued_ms < first.since_ms == world.clock.now_ms()
+    assert second.since_ms == second.queued_ms

@@ -185,19 +185,19 @@ def _wait_for_capacity(
 
 def _burst_ms(cycle: Cycle, waiting: Waiting) -> int | None:
     """Return when its `max_wait` passes and the cloud is asked; None if it has, or there is none."""
-    if waiting.max_wait_ms is None or waiting.queued_ms + waiting.max_wait_ms <= cycle.snapshot.now_ms:
+    if waiting.max_wait_ms is None or waiting.since_ms + waiting.max_wait_ms <= cycle.snapshot.now_ms:
         return None
-    return waiting.queued_ms + waiting.max_wait_ms
+    return waiting.since_ms + waiting.max_wait_ms
 
 
 def _patient(cycle: Cycle, waiting: Waiting) -> bool:
-    return cycle.snapshot.now_ms - waiting.queued_ms >= QUOTA_PATIENCE_MS
+    return cycle.snapshot.now_ms - waiting.since_ms >= QUOTA_PATIENCE_MS
 
 
 def _note_patience(cycle: Cycle, waiting: Waiting) -> None:
     """Look again when the first that waits for quota has waited long for it."""
     if waiting.tenant not in cycle.quota_blocked:
-        cycle.changes(waiting.queued_ms + QUOTA_PATIENCE_MS)
+        cycle.changes(waiting.since_ms + QUOTA_PATIENCE_MS)
 
 
 def _future(cycle: Cycle, gang: Gang, *, cloud: bool) -> Fit | None:

@@ -76,6 +76,7 @@ class Waiting:
     bundles: tuple[Resources, ...]
     capacity: tuple[CapacityType, ...]
     priority: int
+    #: When it was queued first: its age. A lost attempt does not make it younger.
     queued_ms: int
     max_wait_ms: int | None = None
     max_cost_usd_micros: int | None = None
@@ -85,6 +86,13 @@ class Waiting:
     spent_usd_micros: int = 0
     #: It rests until then, and blocks nobody meanwhile.
     not_before_ms: int | None = None
+    #: When its present wait began, if that is not when it was queued first.
+    again_ms: int | None = None
+
+    @property
+    def since_ms(self) -> int:
+        """When its present wait began."""
+        return self.queued_ms if self.again_ms is None else self.again_ms
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ PRIORITIES = {"low": 0, "normal": 1, "high": 2}
 #: Specs that are fetched at once.
 _BATCH = 500
 
-#: Workload id, when its wait began, when its rest ends.
+#: Workload id, when its present wait began, when its rest ends.
 _Row = tuple[str, int, int | None]
 
 
@@ -45,7 +45,7 @@ class WaitingRows:
         found = session.execute(
             select(Workload.workload_id, Workload.queued_ms, Workload.not_before_ms)
             .where(Workload.state == WorkloadState.QUEUED.value, Workload.stop_requested_ms.is_(None))
-            .order_by(Workload.queued_ms, Workload.workload_id)
+            .order_by(Workload.created_ms, Workload.workload_id)
         )
         rows: list[_Row] = [(workload_id, queued_ms, until_ms) for workload_id, queued_ms, until_ms in found]
         parsed = self._parse(session, rows)
@@ -54,7 +54,7 @@ class WaitingRows:
             if waiting is None:
                 continue
             if waiting.queued_ms != row[1] or row[2] is not None:
-                waiting = replace(waiting, queued_ms=row[1], not_before_ms=_rest_until(row[2], now_ms))
+                waiting = replace(waiting, again_ms=row[1], not_before_ms=_rest_until(row[2], now_ms))
             if waiting.max_cost_usd_micros is not None:
                 spent = spent_by_workload(session, waiting.workload_id, now_ms)
                 waiting = replace(waiting, spent_usd_micros=spent)
@@ -66,7 +66,7 @@ class WaitingRows:
             before = self._parsed
             new = [row[0] for row in rows if row[0] not in before]
             for start in range(0, len(new), _BATCH):
-                batch = select(Workload.workload_id, Workload.tenant, Workload.queued_ms, Workload.spec)
+                batch = select(Workload.workload_id, Workload.tenant, Workload.created_ms, Workload.spec)
                 for found in session.execute(batch.where(Workload.workload_id.in_(new[start : start + _BATCH]))):
                     before[found[0]] = self._waiting(*found)
             self._parsed = {row[0]: before[row[0]] for row in rows}

@@ -148,7 +148,7 @@ class Workload(Base):
     __table_args__ = (
         Index("ix_workloads_tenant_created", "tenant", "created_ms", "workload_id"),
         Index("ix_workloads_state", "state"),
-        Index("ix_workloads_queue", "state", "queued_ms", "workload_id"),
+        Index("ix_workloads_queue", "state", "created_ms", "workload_id"),
         Index("ix_workloads_created", "created_ms", "workload_id"),
         # Names of what lives on (sessions, services) are unique while it lives; jobs' names need not be.
         UniqueConstraint("tenant", "kind", "live_name"),
@@ -176,7 +176,7 @@ class Workload(Base):
     explanation: Mapped[dict[str, Any] | None]
     exit_code: Mapped[int | None]
     created_ms: Mapped[int]
-    #: When the present wait began; the queue's order within a tenant.
+    #: When the present wait began. Within a tenant the queue is in the order of `created_ms`: nobody loses his place.
     queued_ms: Mapped[int]
     #: It is not tried again before this time: attempts that fail fast are paused, longer each time.
     not_before_ms: Mapped[int | None]

@@ -17,7 +17,7 @@ depends_on = None
 
 #: Without them what is done each second, or for each page, reads all that ever was.
 INDEXES = [
-    ("ix_workloads_queue", "workloads", ["state", "queued_ms", "workload_id"]),
+    ("ix_workloads_queue", "workloads", ["state", "created_ms", "workload_id"]),
     ("ix_workloads_created", "workloads", ["created_ms", "workload_id"]),
     ("ix_clusters_workload", "clusters", ["workload_id"]),
     ("ix_leases_node", "leases", ["node_id", "state"]),
