@@ -107,23 +107,31 @@ def remove_beneath(root: Path, relative: str | PurePosixPath) -> None:
 
 
 def _empty(top: int) -> None:
-    """Empty a directory. What is nested deeper is moved up to it first, so that depth costs no stack."""
+    """Empty a directory. What is nested deeper is moved up to it first, so that depth costs no stack.
+
+    What another removes meanwhile is gone as well; the rest is listed anew.
+    """
     while names := os.listdir(top):
         for name in names:
-            below = _own_directory(name, top)
-            if below is None:
-                os.unlink(name, dir_fd=top)
-                continue
-            try:
-                for inner in os.listdir(below):
-                    if (deeper := _own_directory(inner, below)) is None:
-                        os.unlink(inner, dir_fd=below)
-                    else:
-                        os.close(deeper)
-                        os.rename(inner, f".removed-{secrets.token_hex(8)}", src_dir_fd=below, dst_dir_fd=top)
-            finally:
-                os.close(below)
-            os.rmdir(name, dir_fd=top)
+            with suppress(FileNotFoundError):
+                _remove(name, top)
+
+
+def _remove(name: str, top: int) -> None:
+    below = _own_directory(name, top)
+    if below is None:
+        os.unlink(name, dir_fd=top)
+        return
+    try:
+        for inner in os.listdir(below):
+            if (deeper := _own_directory(inner, below)) is None:
+                os.unlink(inner, dir_fd=below)
+            else:
+                os.close(deeper)
+                os.rename(inner, f".removed-{secrets.token_hex(8)}", src_dir_fd=below, dst_dir_fd=top)
+    finally:
+        os.close(below)
+    os.rmdir(name, dir_fd=top)
 
 
 def _own_directory(name: str, parent: int) -> int | None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,6 +77,27 @@ def test_depth_costs_nothing_and_modes_do_not_matter(root: Path) -> None:
     closed.chmod(0o500)
     remove_beneath(root, "runs/job")
     assert not (root / "runs" / "job").exists()
+
+
+@pytest.mark.parametrize("call", ["unlink", "rmdir", "rename"])
+def test_what_another_removes_meanwhile_keeps_nothing_else_from_going(
+    root: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    run = root / "runs" / "job"
+    (run / "logs" / "deep" / "deeper").mkdir(parents=True)
+    (run / "a").write_bytes(b"a")
+    does, times = getattr(os, call), []
+
+    def overtaken(name: str, *given: Any, **named: Any) -> None:
+        does(name, *given, **named)
+        times.append(name)
+        if len(times) == 1 and name != "job":
+            raise FileNotFoundError(name)
+
+    monkeypatch.setattr(os, call, overtaken)
+    remove_beneath(root, "runs/job")
+    assert times
+    assert not run.exists()
 
 
 @pytest.mark.parametrize("path", ["", "/runs", "../precious", "runs/../..", "runs//job"])
