@@ -152,6 +152,23 @@ def test_a_gang_that_the_core_took_back_is_lost_at_once() -> None:
     assert "node n1 died" in move.reason
 
 
+def test_a_head_whose_lease_actor_came_back_with_nothing_is_missing() -> None:
+    """A grant that was late makes an ended one anew; without this its job would run for ever, with no program."""
+    came_back = observed(ClusterState.READY, member(0, SliceState.EMPTY, seen_generation=0), member(1))
+    assert plan(replace(came_back, missing_seconds=MISSING_SECONDS - 1)) == (Wait(),)
+    (move,) = plan(replace(came_back, missing_seconds=MISSING_SECONDS))
+    assert isinstance(move, Move)
+    assert (move.state, move.loss) == (ClusterState.LOST, Loss.CLUSTER_LOST)
+
+
+def test_a_worker_whose_lease_actor_came_back_with_nothing_is_started_again() -> None:
+    empty = member(1, SliceState.EMPTY, seen_generation=0)
+    (move,) = plan(observed(ClusterState.READY, member(0), empty))
+    assert isinstance(move, Move)
+    assert move.state is ClusterState.STARTING_WORKERS
+    assert plan(observed(ClusterState.STARTING_WORKERS, member(0), empty)) == (SendSlice(1),)
+
+
 def test_a_missing_lease_actor_is_believed_only_after_a_while() -> None:
     missing = observed(ClusterState.READY, member(0), member(1, None))
     assert plan(replace(missing, missing_seconds=MISSING_SECONDS - 1)) == (Wait(),)

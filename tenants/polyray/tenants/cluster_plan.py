@@ -112,6 +112,15 @@ class Wait:
 Action = HoldGang | NewSlice | SendSlice | Move | Believe | ReleaseGang | Wait
 
 
+def is_missing(state: ClusterState, member: Member) -> bool:
+    """Return whether a lease's actor is gone: the core shows none, or one with nothing where a head served.
+
+    Such an actor is a new one: a grant that was late came after the old one had ended.
+    """
+    served = state in {ClusterState.STARTING_WORKERS, ClusterState.READY}
+    return member.seen is None or (served and member.rank == 0 and member.seen is SliceState.EMPTY)
+
+
 def plan(observed: Observed) -> tuple[Action, ...]:
     """Return the next actions. The same observation gives the same actions; doing them twice does no harm."""
     state = observed.state
@@ -135,10 +144,10 @@ def plan(observed: Observed) -> tuple[Action, ...]:
         case ClusterState.STARTING_WORKERS:
             return _start(observed.members[1:]) or (Move(ClusterState.READY),)
         case ClusterState.READY:
-            dead = [m for m in observed.members[1:] if m.seen is SliceState.EXITED]
+            dead = [m for m in observed.members[1:] if m.seen in {SliceState.EXITED, SliceState.EMPTY}]
             if dead:
                 return (Move(ClusterState.STARTING_WORKERS, _told(dead[0])),)
-            return (Wait(),) if any(m.seen is None for m in observed.members) else ()
+            return (Wait(),) if any(is_missing(observed.state, m) for m in observed.members) else ()
     raise AssertionError(state)
 
 
@@ -192,7 +201,7 @@ def _loss(observed: Observed) -> Move | None:
         return Move(finish, f"the core ended its leases: {observed.gang_detail}", Loss.NODE_LOST)
     # A gang that was held once and is so no more has lost a holder.
     patience = ENDED_SECONDS if observed.gang is GangState.PENDING else MISSING_SECONDS
-    if any(m.seen is None for m in observed.members) and observed.missing_seconds >= patience:
+    if any(is_missing(observed.state, m) for m in observed.members) and observed.missing_seconds >= patience:
         return Move(finish, "the core no longer holds its leases", Loss.CLUSTER_LOST)
     head = observed.members[0]
     served = observed.state is not ClusterState.STARTING_HEAD

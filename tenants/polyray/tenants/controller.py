@@ -36,6 +36,7 @@ from polyray.tenants.cluster_plan import (
     ReleaseGang,
     SendSlice,
     Wait,
+    is_missing,
     plan,
 )
 from polyray.tenants.cluster_rows import ClusterRows, gang_of, read_cluster, slice_spec, without_ports
@@ -151,12 +152,13 @@ class ClusterController:
                     detail=status.detail if status else "",
                 )
             )
-        missing = rows.cluster.state != ClusterState.GRANTING and any(m.seen is None for m in members)
+        state = ClusterState(rows.cluster.state)
+        missing = state is not ClusterState.GRANTING and any(is_missing(state, member) for member in members)
         since = self._missing_since.setdefault(cluster_id, view.at) if missing else view.at
         if not missing:
             self._missing_since.pop(cluster_id, None)
         return Observed(
-            state=ClusterState(rows.cluster.state),
+            state=state,
             stop_requested=rows.cluster.stop_requested_ms is not None,
             gang=gang.state if gang else GangState.ABSENT,
             gang_detail=gang.detail if gang else "",
