@@ -25,7 +25,8 @@ def parse_for_tenant(session: Session, tenant: str, kind: Kind, content: dict[st
     spec = parse_workload(content)
     if is_id(spec.name):
         raise Invalid("a name may not look like an id", field="name", hint="choose another name")
-    if session.get(Project, (tenant, spec.project)) is None:
+    # Columns, not rows: a submit holds the database's one writer meanwhile.
+    if session.scalar(select(Project.name).where(Project.tenant == tenant, Project.name == spec.project)) is None:
         known = session.scalars(select(Project.name).where(Project.tenant == tenant).order_by(Project.name).limit(10))
         raise Invalid(f"there is no project {spec.project}", field="project", hint=f"known are: {', '.join(known)}")
     for ref in spec.dataset_refs:
@@ -50,10 +51,10 @@ def insert(session: Session, spec: WorkloadSpec, *, tenant: str, submitted_by: s
     Raises:
         Conflict: if a live session or service of that name is there already.
     """
-    row = session.get(Tenant, tenant)
-    if row is None:
+    suspended = session.scalar(select(Tenant.suspended).where(Tenant.name == tenant))
+    if suspended is None:
         raise NotFound("tenant", tenant)
-    if row.suspended:
+    if suspended:
         raise Conflict(f"tenant {tenant} is suspended", hint="ask the operator")
     lives_on = spec.kind in {Kind.SESSION, Kind.SERVICE}
     if lives_on and live(session, tenant, spec.kind, spec.name) is not None:
@@ -78,7 +79,8 @@ def insert(session: Session, spec: WorkloadSpec, *, tenant: str, submitted_by: s
         queued_ms=now_ms,
     )
     created(session, workload, now_ms=now_ms, reason=f"submitted by {submitted_by}")
-    session.flush()
+    if lives_on:
+        session.flush()
     return workload
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jwt
-from sqlalchemy import literal, select, update
+from sqlalchemy import String, bindparam, select, update
 from sqlalchemy.orm import Session
 
 from polyray.core.clock import Clock
@@ -35,6 +35,13 @@ MIN_TTL_SECONDS = 10
 MAX_TTL_SECONDS = 12 * 3600
 #: Tokens whose signature need not be checked again.
 MAX_SEEN = 4096
+
+#: Put together once: this is asked at each request.
+_LOGIN = (
+    select(LoginSession.revoked_ms, Tenant.suspended)
+    .outerjoin(Tenant, Tenant.name == bindparam("tenant", type_=String))
+    .where(LoginSession.sid == bindparam("sid"))
+)
 
 
 @dataclass(frozen=True)
@@ -149,13 +156,8 @@ class PlatformTokens:
         """
 
         principal = principal_of(self._signed(token), self._clock.now_ms() // 1000)
-        known = (
-            select(LoginSession.revoked_ms, Tenant.suspended)
-            .outerjoin(Tenant, Tenant.name == literal(principal.tenant))
-            .where(LoginSession.sid == principal.sid)
-        )
         with self._store.read() as session:
-            found = session.execute(known).first()
+            found = session.execute(_LOGIN, {"sid": principal.sid, "tenant": principal.tenant}).first()
         if found is None or found[0] is not None:
             raise Unauthenticated("token_revoked", "the session of this token was ended")
         if principal.tenant is not None and found[1] is not False:

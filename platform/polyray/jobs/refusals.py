@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from polyray.broker.feasibility import feasible
@@ -17,6 +17,16 @@ from polyray.store.tables import Node, Quota, Tenant
 
 #: Answers that are remembered.
 MOST = 1000
+
+#: Put together once: this is asked at each submit.
+_COMING = select(Node.node_id).where(coming()).order_by(Node.node_id)
+_QUOTAS = (
+    select(Quota.flavor, Quota.nominal, Quota.borrowing_limit)
+    .select_from(Tenant)
+    .outerjoin(Quota, Quota.tenant == Tenant.name)
+    .where(Tenant.name == bindparam("tenant"))
+    .order_by(Quota.flavor)
+)
 
 
 class Refusals:
@@ -32,13 +42,12 @@ class Refusals:
         self, session: Session, tenant: str, spec: WorkloadSpec, offerings: tuple[Offering, ...]
     ) -> Explanation | None:
         """Return why a workload of `tenant` can never run, with the nearest one that can; None if it can."""
-        there = session.scalar(select(Tenant.name).where(Tenant.name == tenant)) is not None
-        quotas = select(Quota.flavor, Quota.nominal, Quota.borrowing_limit).where(Quota.tenant == tenant)
-        rows = session.execute(quotas.order_by(Quota.flavor)).all()
-        nominal = Resources({flavor: amount for flavor, amount, _ in rows})
-        borrowing = Resources({flavor: amount for flavor, _, amount in rows})
-        view = TenantView(tenant, nominal, borrowing, Resources(), suspended=not there)
-        ids = tuple(session.scalars(select(Node.node_id).where(coming()).order_by(Node.node_id)))
+        rows = session.execute(_QUOTAS, {"tenant": tenant}).all()
+        quotas = [row for row in rows if row[0] is not None]
+        nominal = Resources({flavor: amount for flavor, amount, _ in quotas})
+        borrowing = Resources({flavor: amount for flavor, _, amount in quotas})
+        view = TenantView(tenant, nominal, borrowing, Resources(), suspended=not rows)
+        ids = tuple(session.scalars(_COMING))
         asked = (view, spec.bundles, spec.capacity, spec.kind, ids, offerings)
         with self._mutex:
             if asked not in self._told:

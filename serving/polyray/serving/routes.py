@@ -9,19 +9,32 @@ from polyray.core.lifecycle import ClusterState, WorkloadState
 from polyray.core.spec import Kind
 from polyray.identity.tokens import revoked_sids
 from polyray.serving.gateway import Backend, Key, Routes
-from polyray.store.tables import ApiKey, Cluster, Lease, Tenant, Workload
+from polyray.store.tables import ApiKey, Cluster, Lease, PortBlock, Tenant, Workload
 from polyray.tenants import ports
 
 #: The session that a token reaches when it names no cluster.
 DEFAULT_SESSION = "default"
 
+#: What a backend needs to know: this is read every two seconds, whole rows would cost several times as much.
+_COLUMNS = (
+    Workload.workload_id,
+    Workload.kind,
+    Workload.name,
+    Workload.state,
+    Cluster.tenant,
+    Cluster.cluster_id,
+    Cluster.secret,
+    PortBlock.index,
+)
+
 
 def desired(session: Session, *, first_port: int, signing_keys: tuple[tuple[str, str], ...], now_ms: int) -> Routes:
     """Return the routes of every cluster that serves: ready, wanted, of a workload that nobody stopped."""
     rows = session.execute(
-        select(Workload, Cluster, Lease)
+        select(*_COLUMNS)
         .join(Cluster, Cluster.cluster_id == Workload.cluster_id)
         .join(Lease, (Lease.cluster_id == Cluster.cluster_id) & (Lease.rank == 0))
+        .join(PortBlock, PortBlock.lease_id == Lease.lease_id)
         .where(Cluster.state.in_([ClusterState.READY.value, ClusterState.STARTING_WORKERS.value]))
         .where(Cluster.ready_ms.is_not(None), Cluster.stop_requested_ms.is_(None))
         .where(Workload.state.in_([WorkloadState.STARTING.value, WorkloadState.RUNNING.value]))
@@ -29,26 +42,23 @@ def desired(session: Session, *, first_port: int, signing_keys: tuple[tuple[str,
         .order_by(Cluster.cluster_id)
     ).all()
     backends = []
-    for workload, cluster, head in rows:
-        block = ports.block_of(session, head.lease_id)
-        if block is None:
-            continue
-        if workload.kind == Kind.SERVICE and workload.state != WorkloadState.RUNNING:
+    for workload_id, kind, name, state, tenant, cluster_id, secret, block in rows:
+        if kind == Kind.SERVICE and state != WorkloadState.RUNNING:
             continue
         address = ports.address_of(block, first_port)
-        interactive = workload.kind == Kind.SESSION
+        interactive = kind == Kind.SESSION
         backends.append(
             Backend(
-                cluster_id=cluster.cluster_id,
-                tenant=cluster.tenant,
-                workload_id=workload.workload_id,
-                name=workload.name,
-                kind=workload.kind,
+                cluster_id=cluster_id,
+                tenant=tenant,
+                workload_id=workload_id,
+                name=name,
+                kind=kind,
                 ip=address.ip,
                 client_port=address.client_port if interactive else 0,
                 dashboard_port=address.dashboard_port if interactive else 0,
                 serve_port=0 if interactive else address.serve_port,
-                cluster_secret=cluster.secret,
+                cluster_secret=secret,
             )
         )
     revoked = revoked_sids(session, now_ms)
