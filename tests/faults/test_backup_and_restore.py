@@ -458,6 +458,23 @@ def manifest_with(**changes: object) -> Callable[[dict[str, bytes]], dict[str, b
     return change
 
 
+def database_with(statement: str) -> Callable[[Path], object]:
+    """Return what changes a backup's database, and lets its manifest say that this is so."""
+
+    def change(members: dict[str, bytes]) -> dict[str, bytes]:
+        connection = sqlite3.connect(":memory:")
+        connection.deserialize(members["database.sqlite"])
+        connection.executescript(statement)
+        content = connection.serialize()
+        connection.close()
+        member = Member(sha256=hashlib.sha256(content).hexdigest(), size_bytes=len(content))
+        manifest = Manifest.model_validate_json(members["manifest.json"])
+        told = manifest.model_copy(update={"members": {**manifest.members, "database.sqlite": member}})
+        return {**members, "database.sqlite": content, "manifest.json": told.as_bytes()}
+
+    return lambda path: rewritten(path, change)
+
+
 def flipped(members: dict[str, bytes]) -> dict[str, bytes]:
     content = bytearray(members["database.sqlite"])
     content[len(content) // 2] ^= 1
@@ -478,6 +495,13 @@ SPOILT: dict[str, Callable[[Path], object]] = {
     "a later schema": lambda path: rewritten(path, manifest_with(schema_revision="9999")),
     "other counts": lambda path: rewritten(path, manifest_with(rows={"workloads": 17})),
     "another history": lambda path: rewritten(path, manifest_with(last_event_id=3)),
+    "a moment that no calendar has": lambda path: rewritten(path, manifest_with(made_ms=10**20)),
+    "no revision": database_with("DELETE FROM alembic_version"),
+    "two revisions": database_with("INSERT INTO alembic_version VALUES ('0001')"),
+    "a table less": database_with("DROP TABLE claims"),
+    "a column less": database_with("ALTER TABLE tenants DROP COLUMN suspended"),
+    "an offering that is none": database_with("UPDATE nodes SET offering = '{'"),
+    "a number that is none": database_with("UPDATE tenants SET created_ms = 'noon'"),
     "not there": lambda path: path.unlink(),
 }
 

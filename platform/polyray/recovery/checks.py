@@ -5,6 +5,23 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    Boolean,
+    Column,
+    ColumnElement,
+    Integer,
+    LargeBinary,
+    and_,
+    func,
+    literal,
+    or_,
+    select,
+    true,
+)
+from sqlalchemy.orm import Session
 
 from polyray.core.errors import Invalid
 from polyray.recovery import portable
@@ -41,11 +58,38 @@ def check_database(database: Path, manifest: Manifest) -> None:
         migrate(store)
         with store.read() as session:
             check_rows(manifest, portable.row_counts(session))
+            _check_values(session)
             head = chain.head(session)
         if head != Head(manifest.last_event_id, manifest.last_chain) and manifest.last_event_id:
             raise Invalid("its history is not the one it says", field="backup", hint="take another one")
     finally:
         store.close()
+
+
+def _check_values(session: Session) -> None:
+    """Check that each column holds what is kept in it, since SQLite takes whatever it is given.
+
+    Raises:
+        Invalid: naming the first table that has a row of another kind.
+    """
+    for table in portable.tables():
+        fits = and_(*(_fits(column) for column in table.columns))
+        if session.scalar(select(literal(1)).select_from(table).where(~fits).limit(1)) is not None:
+            raise Invalid(f"a row of {table.name} holds what is no such row's", field="backup", hint="take another one")
+
+
+def _fits(column: Column[Any]) -> ColumnElement[bool]:
+    match column.type:
+        case JSON():
+            kind, more = "text", func.json_valid(column) == 1
+        case Integer() | Boolean():
+            kind, more = "integer", true()
+        case LargeBinary():
+            kind, more = "blob", true()
+        case _:
+            kind, more = "text", true()
+    kept = and_(func.typeof(column) == kind, more)
+    return or_(kept, column.is_(None)) if column.nullable else kept
 
 
 def contradiction(database: Path, anchors: Sequence[Anchor]) -> str:

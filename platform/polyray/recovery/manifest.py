@@ -16,6 +16,8 @@ MANIFEST, DATABASE, PLATFORM = "manifest.json", "database.sqlite", "platform.jso
 MAX_MANIFEST_BYTES = 2**20
 MAX_PLATFORM_BYTES = 8 * 2**20
 _SHA256 = r"^[0-9a-f]{64}$"
+#: Some thousands of years: a moment beyond is none that a calendar has.
+_MAX_MS = 250_000_000_000_000
 
 
 class _Model(BaseModel):
@@ -34,7 +36,7 @@ class Manifest(_Model):
     #: Revision of the schema of `database.sqlite`.
     schema_revision: str = Field(max_length=32)
     source: Literal["sqlite", "postgresql"]
-    made_ms: int = Field(ge=0)
+    made_ms: int = Field(ge=0, le=_MAX_MS)
     #: The newest event, and its place in the chain; 0 if there was none.
     last_event_id: int = Field(ge=0)
     last_chain: str = Field(pattern=_SHA256)

@@ -45,7 +45,10 @@ def revision_of(session: Session) -> str:
     """
     if not has_schema(session):
         raise Invalid("the database has no schema yet", field="database_url", hint="start the platform once")
-    return str(session.execute(text(f"SELECT version_num FROM {SCHEMA}")).scalar_one())
+    found = session.execute(text(f"SELECT version_num FROM {SCHEMA}")).scalars().all()
+    if len(found) != 1:
+        raise Invalid("the database does not say which schema it has", field="database_url", hint="restore a backup")
+    return str(found[0])
 
 
 def require_newest(session: Session) -> str:
