@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 import shutil
-import sys
 import tempfile
 import traceback
-from collections import deque
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,22 +17,23 @@ import structlog
 from sqlalchemy import select
 
 from polyray.core import faultpoints, ids
-from polyray.core.errors import PolyrayError, Unavailable
+from polyray.core.errors import Unavailable
 from polyray.jobs import scheduling
 from polyray.store.engine import Store
 from polyray.store.tables import Workload
 from support.invariants import QUIET_SECONDS, check, check_quiet, is_quiet
+from support.simulation.chance import Chance
 from support.simulation.clients import Clients
 from support.simulation.outside import PLATFORM, Outside
 from support.simulation.plane import THREADS, Plane
 from support.simulation.tasks import NEVER, Killed, Process, Task, Tasks
+from support.simulation.trace import Trace
 from support.simulation.watch import Watch
 from support.simulation.weather import Weather
 from support.world import World
 
 #: The whole checker runs after so many steps that changed something; the part that costs little, after each of them.
 CHECK_EVERY = 25
-KEPT_LINES = 60
 #: Where memory is a file system, SQLite's journal costs nothing.
 _MEMORY = Path("/dev/shm")
 #: Nothing is switched in a transaction: SQLite's one writer would wait for itself.
@@ -75,7 +73,7 @@ class Simulation:
         self.world = World(directory / "state", PLATFORM)
         self.watch = Watch(self.world)
         self.clock = self.world.clock
-        self.tasks = Tasks(self.clock, self._failed)
+        self.tasks = Tasks(self.clock, lambda task, error: self._fail(error))
         self.clients = Clients(self.tasks, random.Random(self.rng.random()), self.clock.monotonic, self._serving)
         self.outside = Outside(self.world, self.clients, self.rng, self.weather)
         self.network = Process("network")
@@ -91,8 +89,7 @@ class Simulation:
         self._changed = False
         self._unchecked = 0
         self._error: BaseException | None = None
-        self._lines: deque[str] = deque(maxlen=KEPT_LINES)
-        self._digest = hashlib.sha256()
+        self.trace = Trace(self.clock, self._who, self._fail)
 
     # The run.
 
@@ -301,7 +298,7 @@ class Simulation:
             seed=self.seed,
             steps=self.steps,
             seconds=self.clock.monotonic(),
-            digest=self._digest.hexdigest()[:16],
+            digest=self.trace.digest,
             submitted=len(self.clients.acknowledged),
             ended=self._ended,
             planes=self._born,
@@ -318,31 +315,20 @@ class Simulation:
         self._tell(line)
 
     def _tell(self, line: str) -> None:
-        told = f"{self.steps:6} {self.clock.monotonic():9.3f} {line}"
-        self._digest.update(told.encode())
-        self._lines.append(told)
+        self.trace.tell(self.steps, line)
 
-    def _failed(self, task: Task, error: BaseException) -> None:
+    def _fail(self, error: BaseException) -> None:
         self._error = self._error or error
 
-    def _log(self, logger: object, name: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
-        """Put what the product logs beside the steps; what it cannot explain itself fails the run."""
+    def _who(self) -> str:
         task = self.tasks.current
-        fields = " ".join(f"{key}={value}" for key, value in event.items() if key not in {"event", "exc_info"})
-        self._lines.append(f"{'':17}{task.process.name if task else 'hub'}: {event['event']} {fields}")
-        if event.get("exc_info"):
-            error = sys.exc_info()[1]
-            self._lines.append(f"{'':17}{error!r}")
-            if error is not None and not isinstance(error, PolyrayError):
-                self._error = self._error or error
-        raise structlog.DropEvent
+        return task.process.name if task else "hub"
 
     def _told(self, error: BaseException) -> SimulationFailed:
         where = "".join(traceback.format_exception(error)[-6:])
-        trace = "\n".join(self._lines)
         again = REPLAY.format(seed=self.seed, steps=self.limit)
         return SimulationFailed(
-            f"seed {self.seed}, step {self.steps} ({self.weather}):\n{where}\nThe last steps:\n{trace}\n"
+            f"seed {self.seed}, step {self.steps} ({self.weather}):\n{where}\nThe last steps:\n{self.trace}\n"
             f"{error}\nSee it again: {again}"
         )
 
@@ -350,28 +336,15 @@ class Simulation:
     def _installed(self) -> Iterator[None]:
         """Let the seed decide what the product asks of chance, and hear what it logs."""
         before = structlog.get_config()
-        chance = _Chance(random.Random(self.rng.random()))
+        chance = Chance(random.Random(self.rng.random()))
         with pytest.MonkeyPatch.context() as patch, faultpoints.striking(self._strike):
             patch.setattr(ids, "secrets", chance)
             patch.setattr(scheduling, "secrets", chance)
-            structlog.configure(processors=[self._log])
+            structlog.configure(processors=[self.trace.hear])
             try:
                 yield
             finally:
                 structlog.configure(**before)
-
-
-class _Chance:
-    """Stands in for the module `secrets`."""
-
-    def __init__(self, rng: random.Random) -> None:
-        self._rng = rng
-
-    def choice(self, of: str) -> str:
-        return self._rng.choice(of)
-
-    def token_hex(self, count: int) -> str:
-        return self._rng.randbytes(count).hex()
 
 
 def simulate(seed: int, steps: int, weather: Weather | None = None) -> Report:
