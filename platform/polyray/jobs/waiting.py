@@ -25,6 +25,8 @@ log = structlog.get_logger(__name__)
 PRIORITIES = {"low": 0, "normal": 1, "high": 2}
 #: Specs that are fetched at once.
 _BATCH = 500
+#: Requests that are remembered beyond twice those that wait.
+SPARE = 100
 
 #: Workload id, when its present wait began, when its rest ends.
 _Row = tuple[str, int, int | None]
@@ -70,8 +72,8 @@ class WaitingRows:
                 for found in session.execute(batch.where(Workload.workload_id.in_(new[start : start + _BATCH]))):
                     before[found[0]] = self._waiting(*found)
             self._parsed = {row[0]: before[row[0]] for row in rows}
-            if not rows:
-                self._bundles.clear()
+            if len(self._bundles) > 2 * len(rows) + SPARE:
+                self._bundles = {each.bundles: each.bundles for each in self._parsed.values() if each is not None}
             return list(self._parsed.values())
 
     def _waiting(self, workload_id: str, tenant: str, queued_ms: int, content: dict[str, object]) -> Waiting | None:
