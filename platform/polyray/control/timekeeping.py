@@ -54,5 +54,6 @@ def told(behind_ms: int) -> tuple[bool, str]:
         return True, "in line with the machine's clock"
     way = "ahead of" if behind_ms > 0 else "behind"
     seconds = abs(behind_ms) // 1000
-    hint = "durations and bills stay right; it is followed by a hundredth of the time that passes"
+    hint = "durations and bills stay right; it is followed by a hundredth of the time that passes, or at once"
+    hint += " by 'polyray down' and a new start"
     return False, f"the machine's clock was moved: it is {seconds} s {way} the platform's; {hint}"

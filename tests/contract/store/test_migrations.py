@@ -3,15 +3,19 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import inspect, text
+from sqlalchemy import inspect, select, text
 
 from polyray.core.errors import Conflict
+from polyray.store.audit import verify
 from polyray.store.engine import Store
 from polyray.store.migrate import MIGRATIONS, migrate
 from polyray.store.tables import Base
+from support.rows import add_one_of_each
 
 
 def test_the_migrations_make_exactly_the_tables_that_the_code_knows(store: Store) -> None:
@@ -20,6 +24,28 @@ def test_the_migrations_make_exactly_the_tables_that_the_code_knows(store: Store
         assert compare_metadata(context, Base.metadata) == []
         made = set(inspect(connection).get_table_names())
     assert made == {*Base.metadata.tables, "alembic_version"}
+
+
+def test_a_database_of_the_version_before_keeps_all_that_is_in_it(store: Store) -> None:
+    with store.write() as session:
+        add_one_of_each(session)
+    before = contents(store)
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    with store.write() as session:
+        config.attributes["connection"] = session.connection()
+        command.downgrade(config, "0001")
+    migrate(store)
+    assert contents(store) == before
+    assert verify(store, ()).ok
+    with store.engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
+
+
+def contents(store: Store) -> dict[str, list[tuple[object, ...]]]:
+    with store.read() as session:
+        rows = {table.name: session.execute(select(table)).all() for table in Base.metadata.sorted_tables}
+    return {name: sorted(map(tuple, found), key=repr) for name, found in rows.items()}
 
 
 def test_migrating_again_changes_nothing(store: Store) -> None:

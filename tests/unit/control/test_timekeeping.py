@@ -18,3 +18,4 @@ def test_a_clock_that_was_moved_is_told_with_its_way_and_what_it_means(behind_ms
     assert not well
     assert said in detail
     assert "bills stay right" in detail
+    assert "polyray down" in detail, "the way out"
