@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from polyray.control.definition import PlatformDefinition
+from polyray.core.clock import VirtualClock
 from polyray.core.platform_file import PlatformFile
 from polyray.identity.passwords import verify_password
 from polyray.store.engine import Store
@@ -88,3 +90,15 @@ def test_a_tenant_that_the_file_forgets_stays_and_its_uid_is_never_another_s(sto
     with store.read() as session:
         uids = {t.name: t.uid for t in session.scalars(select(Tenant))}
     assert uids == {"vision": FIRST_UID, "speech": FIRST_UID + 1, "robotics": FIRST_UID + 2}
+
+
+def test_what_one_control_plane_was_told_the_other_knows(store: Store, tmp_path: Path) -> None:
+    path, clock = tmp_path / "platform.json", VirtualClock()
+    leads, waits = (PlatformDefinition(store, clock, path) for _ in range(2))
+    leads.load(None)
+    waits.load(None)
+    for seconds in (10, 20):
+        leads.apply(PlatformFile.model_validate({**FILE, "idle_seconds": seconds}))
+        assert waits.current() == leads.current()
+        assert waits.current().idle_seconds == seconds
+    assert PlatformDefinition(store, clock, path).current().idle_seconds != 20, "nothing is read before it is loaded"

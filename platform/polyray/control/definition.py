@@ -15,16 +15,25 @@ from polyray.tenants.definitions import apply_definitions
 
 
 class PlatformDefinition:
-    """Holds the definition that was applied last. Passwords are hashed into rows and not kept."""
+    """Holds the definition that was applied last, by whatever control plane of this state directory.
+
+    Passwords are hashed into rows and not kept.
+    """
 
     def __init__(self, store: Store, clock: Clock, path: Path) -> None:
         self._store = store
         self._clock = clock
         self._path = path
         self._current = PlatformFile()
+        #: The file that `_current` was read from or written to.
+        self._seen = _identity(path)
         self._lock = threading.Lock()
 
     def current(self) -> PlatformFile:
+        """Return it; a file that another control plane has put in place since is read."""
+        if _identity(self._path) != self._seen:
+            with self._lock:
+                self._read()
         return self._current
 
     def load(self, first: Path | None) -> None:
@@ -34,7 +43,8 @@ class PlatformDefinition:
             Invalid: naming the field of the file that is wrong.
         """
         if self._path.exists():
-            self._current = PlatformFile.model_validate(json.loads(self._path.read_text()))
+            with self._lock:
+                self._read()
         elif first is not None:
             self.apply(load_platform_file(first))
 
@@ -54,5 +64,20 @@ class PlatformDefinition:
                 os.fsync(file.fileno())
             with outside("file.platform"):
                 partial.replace(self._path)
-            self._current = kept
+            self._current, self._seen = kept, _identity(self._path)
         return changes
+
+    def _read(self) -> None:
+        """Files are put in place whole, so one of an identity never seen before is a whole one."""
+        self._seen = _identity(self._path)
+        if self._seen is not None:
+            self._current = PlatformFile.model_validate(json.loads(self._path.read_text()))
+
+
+def _identity(path: Path) -> tuple[int, int, int] | None:
+    """Return what tells one file from the next in its place; None if there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
