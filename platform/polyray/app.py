@@ -45,6 +45,7 @@ from polyray.core.reconcile import Loop
 from polyray.core.settings import Settings, load_settings
 from polyray.core.spec import WorkloadSpec
 from polyray.core.steady_clock import SteadyClock
+from polyray.core.threads import take_short_turns
 from polyray.fabric.client import FabricClient
 from polyray.identity.access_tokens import AccessTokenRules, BuiltInProvider
 from polyray.identity.devissuer import build_issuer_router, issuer_rules
@@ -314,6 +315,7 @@ def main(argv: list[str] | None = None) -> int:
         settings = load_settings(state_dir=given.state_dir)
         logging.configure(settings.log_level, component="server")
         faultpoints.arm()
+        take_short_turns()
         settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         listener = listen(settings)
         api_url = f"http://{settings.host}:{listener.getsockname()[1]}"

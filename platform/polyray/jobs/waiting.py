@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import structlog
 from pydantic import ValidationError
-from sqlalchemy import select
+from sqlalchemy import Text, cast, select
 from sqlalchemy.orm import Session
 
 from polyray.broker.snapshot import Waiting
@@ -28,6 +28,9 @@ _BATCH = 500
 #: Requests that are remembered beyond twice those that wait.
 SPARE = 100
 
+#: Different specs that are remembered, by their text.
+MOST_SPECS = 1000
+
 #: Workload id, when its present wait began, when its rest ends.
 _Row = tuple[str, int, int | None]
 
@@ -39,6 +42,7 @@ class WaitingRows:
         self._mutex = threading.Lock()
         #: None for a spec that cannot be read.
         self._parsed: dict[str, Waiting | None] = {}
+        self._specs: dict[str, Waiting] = {}
         self._bundles: dict[tuple[Resources, ...], tuple[Resources, ...]] = {}
         self._capacities: dict[tuple[CapacityType, ...], tuple[CapacityType, ...]] = {}
 
@@ -68,7 +72,7 @@ class WaitingRows:
             before = self._parsed
             new = [row[0] for row in rows if row[0] not in before]
             for start in range(0, len(new), _BATCH):
-                batch = select(Workload.workload_id, Workload.tenant, Workload.created_ms, Workload.spec)
+                batch = select(Workload.workload_id, Workload.tenant, Workload.created_ms, cast(Workload.spec, Text))
                 for found in session.execute(batch.where(Workload.workload_id.in_(new[start : start + _BATCH]))):
                     before[found[0]] = self._waiting(*found)
             self._parsed = {row[0]: before[row[0]] for row in rows}
@@ -76,25 +80,33 @@ class WaitingRows:
                 self._bundles = {each.bundles: each.bundles for each in self._parsed.values() if each is not None}
             return list(self._parsed.values())
 
-    def _waiting(self, workload_id: str, tenant: str, queued_ms: int, content: dict[str, object]) -> Waiting | None:
-        try:
-            spec = WorkloadSpec.model_validate(content)
-            return Waiting(
-                workload_id=workload_id,
-                tenant=tenant,
-                bundles=self._bundles.setdefault(spec.bundles, spec.bundles),
-                capacity=self._capacities.setdefault(spec.capacity, spec.capacity),
-                priority=PRIORITIES[spec.priority],
-                queued_ms=queued_ms,
-                max_wait_ms=spec.max_wait_ms,
-                max_cost_usd_micros=spec.max_cost_usd_micros,
-                max_duration_ms=spec.max_duration_ms,
-                kind=spec.kind,
-            )
-        except (PolyrayError, ValidationError):
-            # One row that an older version wrote must not stop everybody's scheduling.
-            log.exception("unreadable_workload", workload=workload_id, tenant=tenant)
-            return None
+    def _waiting(self, workload_id: str, tenant: str, queued_ms: int, text: str) -> Waiting | None:
+        """Return a workload, parsed anew only where no other has the very same spec."""
+        if text not in self._specs:
+            if len(self._specs) >= MOST_SPECS:
+                self._specs.clear()
+            try:
+                self._specs[text] = self._like(WorkloadSpec.model_validate_json(text))
+            except (PolyrayError, ValidationError):
+                # One row that an older version wrote must not stop everybody's scheduling.
+                log.exception("unreadable_workload", workload=workload_id, tenant=tenant)
+                return None
+        return replace(self._specs[text], workload_id=workload_id, tenant=tenant, queued_ms=queued_ms)
+
+    def _like(self, spec: WorkloadSpec) -> Waiting:
+        """Return what all workloads of a spec have in common."""
+        return Waiting(
+            workload_id="",
+            tenant="",
+            bundles=self._bundles.setdefault(spec.bundles, spec.bundles),
+            capacity=self._capacities.setdefault(spec.capacity, spec.capacity),
+            priority=PRIORITIES[spec.priority],
+            queued_ms=0,
+            max_wait_ms=spec.max_wait_ms,
+            max_cost_usd_micros=spec.max_cost_usd_micros,
+            max_duration_ms=spec.max_duration_ms,
+            kind=spec.kind,
+        )
 
 
 def _rest_until(not_before_ms: int | None, now_ms: int) -> int | None:
