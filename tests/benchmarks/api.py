@@ -173,7 +173,8 @@ def broker_cycle_ms(rounds: int) -> list[float]:
     from support.capacity import NOW_MS, amounts, node, snapshot, tenant, waiting
 
     machines = [node(f"n{n}", amounts(8, 64), amounts(8, 64)) for n in range(100)]
-    queue = [waiting(f"job-{n}", amounts(1, 1), queued_ms=NOW_MS - n, tenant="vision") for n in range(10_000)]
+    asked = (amounts(1, 1),)  # one object for all that ask the same, as they are read from the store
+    queue = [waiting(f"job-{n}", asked, queued_ms=NOW_MS - n, tenant="vision") for n in range(10_000)]
     seen = snapshot(tenant("vision"), tenant("speech"), *machines, *queue)
     took = []
     for _ in range(rounds):

@@ -19,8 +19,8 @@ from polyray.store.engine import Store
 from polyray.store.tables import Workload
 
 #: Rows of one transaction, and of one call.
-_BATCH = 500
-_MOST = 2000
+_BATCH = 200
+_MOST = 1000
 #: What is stored is read anew so often: another control plane may have written it.
 _KNOWN_SECONDS = 60.0
 
