@@ -40,12 +40,12 @@ from polyray.core import log as logging
 from polyray.core.clock import Clock, SystemClock
 from polyray.core.errors import OUTCOMES, PolyrayError
 from polyray.core.explain import Explanation
+from polyray.core.interpreter import answer_soon
 from polyray.core.layout import Layout
 from polyray.core.reconcile import Loop
 from polyray.core.settings import Settings, load_settings
 from polyray.core.spec import WorkloadSpec
 from polyray.core.steady_clock import SteadyClock
-from polyray.core.threads import take_short_turns
 from polyray.fabric.client import FabricClient
 from polyray.identity.access_tokens import AccessTokenRules, BuiltInProvider
 from polyray.identity.devissuer import build_issuer_router, issuer_rules
@@ -315,7 +315,7 @@ def main(argv: list[str] | None = None) -> int:
         settings = load_settings(state_dir=given.state_dir)
         logging.configure(settings.log_level, component="server")
         faultpoints.arm()
-        take_short_turns()
+        answer_soon()
         settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         listener = listen(settings)
         api_url = f"http://{settings.host}:{listener.getsockname()[1]}"

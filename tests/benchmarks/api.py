@@ -45,7 +45,7 @@ def serve(directory: Path, database_url: str) -> None:
     """Be the control plane; obey lines of JSON on standard input, answer each with one."""
     import structlog
 
-    from polyray.core.threads import take_short_turns
+    from polyray.core.interpreter import answer_soon
     from support.live_plane import live_plane
     from support.wait import until
 
@@ -53,7 +53,7 @@ def serve(directory: Path, database_url: str) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
-    take_short_turns()
+    answer_soon()
     with live_plane(directory, NODES, database_url=database_url) as plane:
         _say(url=plane.url, token=plane.token("ada"), pid=os.getpid())
         for line in sys.stdin:
