@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
+import structlog
 from hypothesis import settings
 
 from support.postgresql import PostgreSQLServer, running_server
@@ -11,6 +12,14 @@ from support.postgresql import PostgreSQLServer, running_server
 # The machines that run this are shared and slow at times: a slow example is no defect.
 settings.register_profile("polyray", deadline=None, print_blob=True)
 settings.load_profile("polyray")
+
+
+@pytest.fixture(autouse=True)
+def _log_as_before() -> Iterator[None]:
+    """A test that runs a process's `main` in this one configures its log: the next test has it as it was."""
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
 
 
 @dataclass(frozen=True)

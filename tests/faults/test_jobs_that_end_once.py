@@ -150,7 +150,10 @@ def test_ten_tenths_of_a_gpu_run_on_one_device_and_the_eleventh_waits_until_one_
     world.cloud.on_join = lambda node_id, offering: world.fabric.add_node(node_id, 4000, 1000, 16 * 2**30)
     world.settle(2)
     small: dict[str, Any] = {"resources": {"cpu": 0.1, "memory": "256MiB", "gpu": 0.1}, "capacity": ["reserved"]}
-    jobs = [world.submit(**small) for _ in range(11)]
+    jobs = []
+    for _ in range(11):
+        jobs.append(world.submit(**small))
+        world.clock.advance(0.01)  # of one age they would be served by their ids
     world.settle(40, step_seconds=1)
     states = [world.workload(job).state for job in jobs]
     assert states == ["running"] * 10 + ["queued"]
