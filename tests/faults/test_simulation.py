@@ -26,6 +26,9 @@ from support.fabric import FakeFabric
 from support.simulation.run import SimulationFailed, simulate
 from support.simulation.weather import Weather
 
+#: The full tier takes some minutes of one core.
+pytestmark = pytest.mark.timeout(1200)
+
 FIRST_SEED = int(os.environ.get("POLYRAY_SIMULATION_SEED", "1"))
 STEPS = 2500
 Sabotage = Callable[[pytest.MonkeyPatch], None]

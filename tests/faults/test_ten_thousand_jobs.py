@@ -19,6 +19,9 @@ from polyray.store.tables import Workload
 from support.live_plane import LivePlane, live_plane
 from support.wait import until
 
+#: The full tier takes some minutes.
+pytestmark = pytest.mark.timeout(1200)
+
 #: Each takes a whole node.
 JOB = {"kind": "job", "name": "digits", "run": "python train.py", "resources": {"cpu": 8}}
 NODES = 4
