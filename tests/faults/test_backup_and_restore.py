@@ -23,7 +23,7 @@ from polyray.control.auditing import Auditor
 from polyray.control.leadership import KEY, Leadership
 from polyray.core import faultpoints
 from polyray.core.clock import VirtualClock
-from polyray.core.errors import Conflict, Invalid, PolyrayError, Unauthenticated, Unavailable
+from polyray.core.errors import Code, Conflict, PolyrayError, Unauthenticated, Unavailable
 from polyray.core.ids import new_id
 from polyray.core.lifecycle import NodeState
 from polyray.core.settings import Settings
@@ -44,12 +44,14 @@ from polyray.store.fenced import FencedStore
 from polyray.store.migrate import MIGRATIONS, migrate
 from polyray.store.steps import note
 from polyray.store.tables import DatasetVersion, Event, ModelVersion, Node, RefreshToken, Tenant, User, Workload
+from polyray.supervise.control import prepare_state_dir
 from polyray.supervise.lock import SupervisorLock
 from polyray.tenants.definitions import apply_definitions
 from polyray.tenants.slices import GangState
 from support.api import make_platform, prepare_state
 from support.crashes import Crash
 from support.invariants import check, check_quiet
+from support.small_disk import SmallDisk, on_small_disk
 from support.world import World
 
 
@@ -513,8 +515,9 @@ def test_a_backup_that_is_not_whole_is_refused_and_nothing_is_touched(
     world, backup = quiet
     spoil(backup)
     before = state_of(world)
-    with pytest.raises((Invalid, Conflict, Unavailable)) as refused:
+    with pytest.raises(PolyrayError) as refused:
         restore(world.settings, backup, clock=world.clock)
+    assert refused.value.code in {Code.INVALID, Code.CONFLICT, Code.NOT_FOUND}
     assert refused.value.hint
     assert state_of(world) == before
 
@@ -571,6 +574,68 @@ def test_a_backup_is_not_overwritten_and_one_that_fails_leaves_nothing(
             make_backup(world.store, world.settings, backup, clock=world.clock, overwrite=True)
         assert backup.read_bytes() == before
         assert list(backup.parent.iterdir()) in ([backup, tmp_path / "state"], [tmp_path / "state", backup])
+
+
+def test_a_backup_into_a_directory_is_named_after_the_time_and_one_into_none_is_not_found(tmp_path: Path) -> None:
+    world = World(tmp_path / "state")
+    nightly = tmp_path / "nightly"
+    nightly.mkdir()
+    made = make_backup(world.store, world.settings, nightly, clock=world.clock)
+    assert [made.path] == list(nightly.glob("polyray-*.polyray-backup"))
+    for target, backup in ((tmp_path / "none" / "one", None), (made.path, tmp_path / "none"), (made.path, nightly)):
+        with pytest.raises(PolyrayError) as refused:
+            if backup is None:
+                make_backup(world.store, world.settings, target, clock=world.clock)
+            else:
+                restore(world.settings, backup, clock=world.clock, dry_run=True)
+        assert refused.value.code is (Code.INVALID if backup == nightly else Code.NOT_FOUND)
+        assert refused.value.hint
+
+
+@pytest.mark.parametrize("verb", ["backup", "restore"])
+def test_a_full_disk_is_told_as_such_wherever_it_comes_and_leaves_nothing(
+    tmp_path: Path, tier: Tier, verb: str
+) -> None:
+    """Room for one page, for two, ...: until all fits."""
+    world = World(tmp_path / "state")
+    backup = backed_up(world)
+
+    def body(disk: SmallDisk) -> None:
+        target = disk.root / "state" if verb == "restore" else disk.root / "one.polyray-backup"
+        settings = Settings(state_dir=target)
+        if verb == "restore":
+            prepare_state_dir(settings)
+        refused, pages = 0, 1
+        while pages < 1000:
+            disk.fill(free_pages=pages)
+            before = sorted(disk.root.rglob("*"))
+            try:
+                if verb == "restore":
+                    restore(settings, backup, clock=world.clock)
+                else:
+                    make_backup(world.store, world.settings, target, clock=world.clock)
+                break
+            except Unavailable as error:
+                assert str(disk.root) in error.message, error
+                assert "room" in error.hint, error
+                refused += 1
+            assert sorted(set(disk.root.rglob("*")) - {target / "run" / "supervisor.pid"}) == [
+                path for path in before if path.name != "supervisor.pid"
+            ]
+            pages += tier.pick(quick=7, full=1)
+        assert pages < 1000
+        assert refused > 5
+
+    on_small_disk(tmp_path / "disk", body)
+
+
+def test_a_backup_that_others_can_read_is_restored_with_a_warning(quiet: tuple[World, Path]) -> None:
+    world, backup = quiet
+    report = restore(world.settings, backup, clock=world.clock, dry_run=True)
+    assert not any("chmod" in line for line in report.told())
+    backup.chmod(0o644)
+    report = restore(world.settings, backup, clock=world.clock, dry_run=True)
+    assert f"others can read {backup}, which holds secrets: chmod 600 {backup}" in report.told()
 
 
 def test_no_private_key_is_in_a_backup(tmp_path: Path) -> None:

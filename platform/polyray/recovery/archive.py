@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from polyray.core.errors import Conflict, Invalid, PolyrayError, Unavailable
+from polyray.core.errors import Code, Conflict, Invalid, PolyrayError, Unavailable
 from polyray.core.faultpoints import outside
 from polyray.recovery.manifest import (
     MANIFEST,
@@ -131,7 +131,13 @@ def _opened(source: Path) -> Iterator[tarfile.TarFile]:
         # A file of another kind comes as an OSError of gzip's, without a number.
         if error.errno is None:
             raise Invalid(f"{source}: {_DAMAGED} ({error})", field="backup", hint="take another one") from error
-        raise Unavailable(f"{source}: {error.strerror}", hint="check the name, and that there is room") from error
+        if isinstance(error, FileNotFoundError):
+            hint = "name a file that 'polyray backup' wrote"
+            raise PolyrayError(Code.NOT_FOUND, f"there is no file {source}", hint) from error
+        if isinstance(error, IsADirectoryError):
+            hint = "name a file in it that 'polyray backup' wrote"
+            raise Invalid(f"{source} is a directory", field="backup", hint=hint) from error
+        raise Unavailable(f"{source}: {error.strerror}", hint="check that it can be read") from error
 
 
 def _manifest(archive: tarfile.TarFile, known_revisions: Collection[str]) -> Manifest:

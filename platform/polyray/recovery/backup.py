@@ -16,6 +16,7 @@ from polyray.core.settings import Settings
 from polyray.recovery.archive import digest_of, working_directory, write_archive
 from polyray.recovery.manifest import DATABASE, PLATFORM, Manifest
 from polyray.recovery.portable import long_read, make_portable, require_newest
+from polyray.recovery.room import room_in
 from polyray.store import chain
 from polyray.store.engine import Store
 
@@ -49,17 +50,25 @@ def require_database(settings: Settings) -> None:
 def make_backup(store: Store, settings: Settings, target: Path, *, clock: Clock, overwrite: bool = False) -> Made:
     """Write a backup of a database and of the platform's definition, as they are at one moment.
 
+    In a directory the file is named after the time.
+
     Raises:
         Conflict: if the file is there already, or the database has another version's schema.
+        PolyrayError: code `not_found`, if there is no directory for it.
         Unavailable: if the database does not answer, or the file cannot be written.
     """
     began = time.monotonic()
     target = target.absolute()
+    if target.is_dir():
+        target /= default_name(clock.now_ms())
     if target.exists() and not overwrite:
         raise Conflict(f"{target} is there already", hint="name another file, or overwrite it with --yes")
     if not target.parent.is_dir():
-        raise Unavailable(f"there is no directory {target.parent}", hint="make it first")
-    with working_directory(target.parent, f".{target.name}.making") as directory:
+        raise PolyrayError(Code.NOT_FOUND, f"there is no directory {target.parent}", "make it first")
+    with (
+        room_in(target.parent, way_out="make room, or name another place"),
+        working_directory(target.parent, f".{target.name}.making") as directory,
+    ):
         members = {DATABASE: directory / DATABASE}
         try:
             # The rows come before the definition when it is applied: an older one beside newer rows is nothing new.
@@ -97,7 +106,7 @@ def told(made: Made, settings: Settings) -> list[str]:
         f"{made.path}: {made.size_bytes / 2**20:.2f} MiB in {made.seconds:.1f} s",
         f"as of event {made.manifest.last_event_id} ({at}): {sum(rows.values())} rows, {rows['workloads']} workloads",
         f"not in it: data, models, logs and checkpoints in {settings.store_root}; private keys; run-time state",
-        "copy that directory after the backup, for example with 'rsync -a': files in it are not changed, only added",
+        "copy that directory after the backup, for example with 'cp -a': files in it are not changed, only added",
     ]
 
 

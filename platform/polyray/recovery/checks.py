@@ -23,9 +23,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session
 
-from polyray.core.errors import Invalid
+from polyray.core.errors import Invalid, Unavailable
 from polyray.recovery import portable
 from polyray.recovery.manifest import Manifest, check_rows
+from polyray.recovery.room import lacks_room
 from polyray.store import chain
 from polyray.store.anchors import Anchor
 from polyray.store.chain import Head
@@ -39,6 +40,7 @@ def check_database(database: Path, manifest: Manifest) -> None:
 
     Raises:
         Invalid
+        Unavailable: if there is no room to bring it forward.
     """
     broken = Invalid("its database is damaged, or none", field="backup", hint="take another one")
     try:
@@ -62,6 +64,10 @@ def check_database(database: Path, manifest: Manifest) -> None:
             head = chain.head(session)
         if head != Head(manifest.last_event_id, manifest.last_chain) and manifest.last_event_id:
             raise Invalid("its history is not the one it says", field="backup", hint="take another one")
+    except Unavailable as error:
+        if lacks_room(error):
+            raise
+        raise broken from error  # it lacks a table, or a column
     finally:
         store.close()
 

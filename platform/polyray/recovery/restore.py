@@ -31,6 +31,7 @@ from polyray.recovery.doubt import doubt
 from polyray.recovery.manifest import DATABASE, PLATFORM, Manifest
 from polyray.recovery.report import Report, time_of
 from polyray.recovery.revocations import fence_leaders, leader_epoch
+from polyray.recovery.room import room_in
 from polyray.store import audit, chain
 from polyray.store.anchors import Anchors, sync_directory
 from polyray.store.engine import Store
@@ -53,15 +54,20 @@ def restore(
         Conflict: if the platform runs, the backup is of a newer version, another history is anchored here, or
             a PostgreSQL database is not empty; the last two may be overridden by `overwrite`.
         Invalid: if the backup is not whole.
+        PolyrayError: code `not_found`, if there is no such file.
         Unavailable: if there is no room, or the database does not answer.
     """
     prepare_state_dir(settings)
-    with _alone(settings, dry_run), working_directory(settings.state_dir, _staging(dry_run)) as staging:
+    with (
+        _alone(settings, dry_run),
+        room_in(settings.state_dir, way_out="make room there, and restore again"),
+        working_directory(settings.state_dir, _staging(dry_run)) as staging,
+    ):
         manifest = extract(source, staging, known_revisions=portable.known_revisions())
         check_database(staging / DATABASE, manifest)
         place = placing.place_of(settings, clock, overwrite=overwrite, dry_run=dry_run)
         anchors = Anchors(settings.state_dir)
-        return _Work(settings, clock, staging, manifest, place, anchors, dry_run, overwrite).done()
+        return _Work(settings, clock, source, staging, manifest, place, anchors, dry_run, overwrite).done()
 
 
 def _staging(dry_run: bool) -> str:
@@ -87,7 +93,7 @@ def _alone(settings: Settings, dry_run: bool) -> Iterator[None]:
     try:
         left = find_leftovers(settings.state_dir, settings.ray_dir, ()).processes
         if left:
-            named = ", ".join(f"{process.pid} ({name.split()[0]})" for process, name in left[:5])
+            named = ", ".join(f"{process.pid} ({name})" for process, name in left[:5])
             raise Conflict(f"processes of the platform run: {named}", hint="end them with 'polyray down', then restore")
         yield
     finally:
@@ -98,6 +104,7 @@ def _alone(settings: Settings, dry_run: bool) -> Iterator[None]:
 class _Work:
     settings: Settings
     clock: Clock
+    source: Path
     staging: Path
     manifest: Manifest
     place: placing.SQLiteFile | placing.PostgreSQLDatabase
@@ -195,7 +202,9 @@ class _Work:
         return max((int(each) for each in made if each.isdecimal()), default=0)
 
     def _warnings(self, has_old: bool, differs: str) -> list[str]:
-        told = ["all tokens and logins are dead: log in again with 'polyray login'"]
+        told = ["all tokens and logins are dead after it: log in again with 'polyray login'"]
+        if self.source.stat().st_mode & 0o077:
+            told.append(f"others can read {self.source}, which holds secrets: chmod 600 {self.source}")
         if self.place.unreadable:
             told.append(f"the replaced database cannot be read: {self.place.unreadable}")
         if not has_old:
