@@ -23,7 +23,7 @@ from polyray.identity.tokens import PlatformTokens
 from polyray.sdk.client import PolyrayClient
 from polyray.store.engine import Store
 from polyray.store.tables import Cluster, Lease, PortBlock, Workload
-from polyray.supervise.control import Local
+from polyray.supervise.local import Local
 from polyray.supervise.plan import HEALTHY_SECONDS
 from support.machine import Machine
 from support.wait import until

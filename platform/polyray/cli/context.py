@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from polyray.sdk.credentials import Credentials
     from polyray.sdk.login import LoginTokens
     from polyray.sdk.transport import TokenSource
-    from polyray.supervise.control import Local
+    from polyray.supervise.local import Local
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Cli:
     @property
     def local(self) -> Local:
         """The platform of this machine's state directory."""
-        from polyray.supervise.control import Local
+        from polyray.supervise.local import Local
 
         return Local(self.settings)
 
@@ -81,7 +81,12 @@ class Cli:
         Raises:
             Unavailable
         """
-        if self.api_url is not None or self.local.endpoints:
+        if self.api_url is not None:
+            return
+        if self.local.is_cut_off:
+            told = "the platform was killed: neither its server runs nor what starts it again"
+            raise Unavailable(told, hint="'polyray up' goes on where it was, 'polyray down' ends what is left of it")
+        if self.local.endpoints:
             return
         if self.local.supervisor:
             raise Unavailable("the platform is starting", hint="wait for it with 'polyray up'")

@@ -92,7 +92,7 @@ def status(context: typer.Context, output: Output = Format.TABLE) -> None:
         if not supervised:
             raise
         # The platform of this machine can be told about without a login, though not by its API.
-        _emit_supervised(supervised, output)
+        _emit_supervised(supervised, output, restarts=cli.local.supervisor is not None)
         _warn_failing(supervised)
         say(f"more is not to be had: {error.message}" + (f"; {error.hint}" if error.hint else ""))
         raise typer.Exit(_exit_code(error)) from error
@@ -118,6 +118,9 @@ def status(context: typer.Context, output: Output = Format.TABLE) -> None:
         output,
     )
     _warn_failing(supervised)
+    if is_local and cli.local.supervisor is None:
+        warn("the supervisor has ended: nothing that fails now is started again")
+        say("'polyray up' starts another, which takes over what runs")
 
 
 def _exit_code(error: PolyrayError) -> int:
@@ -130,12 +133,13 @@ def _counts(counts: object) -> str:
     return ", ".join(f"{n} {state}" for state, n in counts.items()) if isinstance(counts, dict) and counts else "none"
 
 
-def _emit_supervised(supervised: dict[str, Json], output: Format) -> None:
+def _emit_supervised(supervised: dict[str, Json], output: Format, *, restarts: bool) -> None:
+    ended = "starts again" if restarts else "ended"
     emit_list(
         [{"name": name, **seen} for name, seen in supervised.items()],
         {
             "COMPONENT": "name",
-            "STATE": lambda row: "running" if row["pid"] else "keeps failing" if row["failing"] else "starts again",
+            "STATE": lambda row: "running" if row["pid"] else "keeps failing" if row["failing"] else ended,
             "PID": "pid",
             "LAST EXIT": "last_exit",
         },

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -10,8 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -20,7 +17,7 @@ from polyray.core.errors import Code, Conflict, Invalid, PolyrayError, Unavailab
 from polyray.core.private import private_directory
 from polyray.core.settings import Settings
 from polyray.supervise.leftovers import Leftovers, end_leftovers, find_leftovers
-from polyray.supervise.lock import running_supervisor
+from polyray.supervise.local import Local, read_json
 from polyray.supervise.logfiles import tail
 from polyray.supervise.processes import ProcessRef, is_alive, ref_of, send
 
@@ -32,46 +29,6 @@ _LOOK_SECONDS = 0.2
 _MAX_STATE_DIR_BYTES = 107 - len("/run/haproxy/responder.sock")
 
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Local:
-    """The platform of one state directory, as this machine's files tell it."""
-
-    settings: Settings
-
-    @property
-    def run_dir(self) -> Path:
-        return self.settings.state_dir / "run"
-
-    @property
-    def supervisor(self) -> ProcessRef | None:
-        return running_supervisor(self.run_dir / "supervisor.pid")
-
-    @property
-    def endpoints(self) -> dict[str, Any]:
-        """Return what the server wrote of its addresses; {} before it did."""
-        return _read_json(self.run_dir / "endpoints.json")
-
-    @property
-    def api_url(self) -> str:
-        return str(self.endpoints.get("api_url") or f"http://{self.settings.host}:{self.settings.api_port}")
-
-    @property
-    def told(self) -> dict[str, Any]:
-        """Return what the supervisor says of its components."""
-        return _read_json(self.run_dir / "supervisor.json")
-
-    @property
-    def components(self) -> dict[str, dict[str, Any]]:
-        return dict(self.told.get("components") or {})
-
-    @property
-    def has_records(self) -> bool:
-        return any((self.run_dir / "components").glob("*.json"))
-
-    def log(self, name: str) -> Path:
-        return self.settings.state_dir / "logs" / f"{name}.log"
 
 
 def supervisor_command(settings: Settings, *, end: bool = False) -> list[str]:
@@ -120,19 +77,7 @@ def up(settings: Settings, environment: Mapping[str, str], *, say: Say, timeout_
             _check_free(settings.host, port, field)
         forget_taken_ports(local)
         (local.run_dir / "endpoints.json").unlink(missing_ok=True)
-    log = os.open(local.log("supervisor"), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        child = subprocess.Popen(
-            supervisor_command(settings),
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            umask=0o077,
-        )
-    finally:
-        os.close(log)
+    child = _started(local, supervisor_command(settings), env=dict(environment), start_new_session=True, umask=0o077)
     started = ref_of(child.pid)
     assert started is not None
     _wait_ready(local, started, child, say, timeout_seconds)
@@ -150,7 +95,7 @@ def down(settings: Settings, *, say: Say, timeout_seconds: float = DOWN_SECONDS)
     supervisor, ran = local.supervisor, local.has_records
     if supervisor is None and ran:
         say("its supervisor is gone; ending what it left")
-        child = subprocess.Popen(supervisor_command(settings, end=True), stdin=subprocess.DEVNULL)
+        child = _started(local, supervisor_command(settings, end=True))
         supervisor = ref_of(child.pid)
         _wait_ended(local, supervisor, child, say, timeout_seconds)
     elif supervisor is not None:
@@ -165,6 +110,15 @@ def down(settings: Settings, *, say: Say, timeout_seconds: float = DOWN_SECONDS)
     if ran:
         (local.run_dir / "endpoints.json").unlink(missing_ok=True)
     return ran
+
+
+def _started(local: Local, command: list[str], **more: Any) -> subprocess.Popen[bytes]:
+    """Start a supervisor that says what it does in its log."""
+    log = os.open(local.log("supervisor"), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **more)
+    finally:
+        os.close(log)
 
 
 def _wait_ready(
@@ -274,7 +228,7 @@ def forget_taken_ports(local: Local) -> None:
     for name in ("api", "gateway"):
         record = local.run_dir / f"{name}.json"
         try:
-            _check_free(local.settings.host, int(_read_json(record).get("port") or 0), name)
+            _check_free(local.settings.host, int(read_json(record).get("port") or 0), name)
         except Conflict:
             record.unlink(missing_ok=True)
 
@@ -284,11 +238,3 @@ def _port_of(url: object) -> int:
         return httpx.URL(url).port or 0 if isinstance(url, str) else 0
     except httpx.InvalidURL:
         return 0
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text())
-    except (FileNotFoundError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}

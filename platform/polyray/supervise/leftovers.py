@@ -1,8 +1,9 @@
 """What of a platform is left on this machine, found without trusting any of its records.
 
 A process is the platform's if its standard output or error goes to a file below the platform's own
-directories, or if it was given Ray's temporary directory of this platform. Both hold for whatever the
-platform starts and for nothing else but by intent.
+directories, if it was given Ray's temporary directory of this platform, or if it bears a name that Ray gives
+and has a file there open. One of these holds for whatever the platform starts, and none for anything else but
+by intent.
 """
 
 from __future__ import annotations
@@ -66,16 +67,36 @@ def _processes(state_dir: Path, ray_dir: Path) -> list[tuple[ProcessRef, str]]:
         if process.pid in spared or process.state in "ZX":
             continue
         argv = _argv(process.pid)
-        if any(_output(process.pid, fd).startswith(marks) for fd in (1, 2)) or _has_temp_dir(argv, ray_dir):
-            name = " ".join(argv)[:80] or "?"
+        writes = any(_open_file(process.pid, fd).startswith(marks) for fd in ("1", "2"))
+        if writes or _has_temp_dir(argv, ray_dir) or _is_rays_own(process.pid, argv, marks[1]):
+            name = _name(argv)
             found.append((ProcessRef(process.pid, process.start_ticks, boot), name))
     return found
+
+
+def _name(argv: list[str]) -> str:
+    """Return what a process is called: its module, where Python runs one, or its program."""
+    module = argv[argv.index("-m") + 1] if "-m" in argv[:-1] else ""
+    return module or (Path(argv[0]).name.strip() if argv else "") or "?"
 
 
 def _has_temp_dir(argv: list[str], ray_dir: Path) -> bool:
     """Ray's own processes get their directories as options, `--temp-dir=...`, `--session_dir=...`."""
     values = [argument.partition("=")[2] for argument in argv if argument.startswith("--")]
     return any(value == str(ray_dir) or value.startswith(f"{ray_dir}/") for value in values)
+
+
+def _is_rays_own(pid: int, argv: list[str], mark: str) -> bool:
+    """Say whether it is one of Ray's agents: their names hide their arguments, and their output goes to a raylet.
+
+    One whose raylet was killed lives on for a while, and its ports with it.
+    """
+    if not argv or not argv[0].startswith("ray::"):
+        return False
+    try:
+        return any(_open_file(pid, fd).startswith(mark) for fd in os.listdir(f"/proc/{pid}/fd"))
+    except OSError:
+        return False
 
 
 def _argv(pid: int) -> list[str]:
@@ -85,7 +106,7 @@ def _argv(pid: int) -> list[str]:
         return []
 
 
-def _output(pid: int, fd: int) -> str:
+def _open_file(pid: int, fd: str) -> str:
     try:
         return os.readlink(f"/proc/{pid}/fd/{fd}")
     except OSError:

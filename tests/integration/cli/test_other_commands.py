@@ -133,6 +133,26 @@ def test_a_platform_without_an_address_yet_is_said_to_be_starting(
     assert "is starting" in result.err
 
 
+def test_a_platform_that_was_killed_is_told_as_such_at_once(
+    run: Run, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("POLYRAY_API_URL")
+    run_dir = home / "state" / "polyray" / "run"
+    (run_dir / "components").mkdir(parents=True)
+    ended = {"process": {"pid": 2**22, "start_ticks": 1, "boot_id": "one"}, "command_digest": ""}
+    (run_dir / "components" / "server.json").write_text(json.dumps(ended))
+    told = {"pid": 2**22, "failures": 0, "failing": False, "last_exit": ""}
+    (run_dir / "supervisor.json").write_text(json.dumps({"stopping": False, "components": {"server": told}}))
+    (run_dir / "endpoints.json").write_text(json.dumps({"api_url": "http://127.0.0.1:9"}))
+    result = run("ps")
+    assert result.code == 6
+    assert "was killed" in result.err
+    assert "'polyray up' goes on where it was" in result.err
+    status = run("status")
+    assert status.code == 6
+    assert status.out.splitlines()[1].split() == ["server", "ended"]
+
+
 def test_what_a_tenant_wrote_cannot_act_on_a_terminal() -> None:
     assert safe("a\x1b[2Jb\r\u202ec\u200b\x85\n") == "a\\x1b[2Jb\\r\\u202ec\\u200b\\x85\\n"
     assert safe("naïve 文件 ✓") == "naïve 文件 ✓"

@@ -15,8 +15,9 @@ import pytest
 from polyray.core.errors import Invalid
 from polyray.core.settings import Settings
 from polyray.supervise.components import base_environment, components
-from polyray.supervise.control import Local, forget_taken_ports, prepare_state_dir
+from polyray.supervise.control import forget_taken_ports, prepare_state_dir
 from polyray.supervise.leftovers import end_leftovers, find_leftovers
+from polyray.supervise.local import Local
 from polyray.supervise.lock import SupervisorLock, running_supervisor
 from polyray.supervise.logfiles import rotate, tail
 from polyray.supervise.processes import ProcessRef, is_alive, read_record, ref_of, session_rest
@@ -132,17 +133,21 @@ def test_what_is_left_is_found_without_records_and_ended(tmp_path: Path) -> None
     with (state_dir / "logs" / "x.log").open("wb") as log:
         writes_here = subprocess.Popen(sleeper, stdout=log, stderr=log, start_new_session=True)
     rays = subprocess.Popen([*sleeper, f"--temp-dir={ray_dir}/core"], start_new_session=True)
+    # Ray's agents hide their arguments, and have their logs open besides pipes to the raylet that started them.
+    hidden = ["bash", "-c", f"exec 9>>{ray_dir}/agent.log; exec -a ray::DashboardAgent sleep 600"]
+    agent = subprocess.Popen(hidden, start_new_session=True)
+    until(lambda: Path(f"/proc/{agent.pid}/cmdline").read_bytes().startswith(b"ray::"))
     reader = subprocess.Popen([*sleeper, f"{state_dir}/logs/x.log"], start_new_session=True)  # a user's own: let be
     try:
         found = find_leftovers(state_dir, ray_dir, (0,))
-        assert {process.pid for process, _ in found.processes} == {writes_here.pid, rays.pid}
+        assert {process.pid for process, _ in found.processes} == {writes_here.pid, rays.pid, agent.pid}
         assert found.directories == (ray_dir,)
         end_leftovers(state_dir, ray_dir)
-        until(lambda: writes_here.poll() is not None and rays.poll() is not None)
+        until(lambda: all(process.poll() is not None for process in (writes_here, rays, agent)))
         assert not find_leftovers(state_dir, ray_dir, ())
         assert reader.poll() is None
     finally:
-        for process in (writes_here, rays, reader):
+        for process in (writes_here, rays, agent, reader):
             process.kill()
             process.wait()
 
