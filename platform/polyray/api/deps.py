@@ -25,7 +25,7 @@ from polyray.core.layout import Layout
 from polyray.core.platform_file import PlatformFile
 from polyray.core.settings import Settings
 from polyray.core.spec import WorkloadSpec
-from polyray.identity.policy import Action, allowed
+from polyray.identity.policy import Action, Role, allowed
 from polyray.identity.tokens import PlatformTokens, Principal
 from polyray.jobs.turns import Turns
 from polyray.store.audit import Audit
@@ -115,13 +115,22 @@ def member_tenant(principal: Principal) -> str:
     return principal.tenant
 
 
+def _who_may(role: str, action: Action) -> str:
+    """Return the way out for a role that may not do an action."""
+    if role == Role.OPERATOR:
+        return "log in as a member of the tenant: 'polyray login --tenant TENANT'"
+    return "ask an admin of your tenant" if allowed(Role.ADMIN, action) else "ask an operator of the platform"
+
+
 class _Allow:
     def __init__(self, action: Action) -> None:
         self._action = action
 
     def __call__(self, caller: Caller) -> None:
         if not allowed(caller.role, self._action):
-            raise Forbidden(f"role {caller.role} may not do this ({self._action})", hint="ask an admin of your tenant")
+            raise Forbidden(
+                f"role {caller.role} may not do this ({self._action})", hint=_who_may(caller.role, self._action)
+            )
 
 
 def may(action: Action) -> dict[str, Any]:

@@ -34,5 +34,7 @@ def test_the_history_is_verified_and_the_first_bad_row_named(platform: Platform)
 def test_the_history_is_for_operators_alone(platform: Platform) -> None:
     for method, path in (("GET", "/v1/audit"), ("GET", "/v1/audit/verify"), ("POST", "/v1/audit/acknowledge")):
         for user in ("ada", "vic"):
-            assert platform.client(user).request(method, path).status_code == 403
+            refused = platform.client(user).request(method, path)
+            assert refused.status_code == 403
+            assert refused.json()["hint"] == "ask an operator of the platform"  # no admin could help
         assert platform.client().request(method, path).status_code == 401

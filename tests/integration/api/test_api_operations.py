@@ -120,6 +120,13 @@ def test_every_role_may_do_what_the_table_says_and_nothing_else(platform: Platfo
             assert (answer.status_code == 403) == (not allowed(role, action)), f"{role} {method} {path} {answer.text}"
 
 
+def test_who_may_not_is_told_who_may(platform: Platform) -> None:
+    asked = platform.client("vic").post("/v1/jobs", json=job())
+    assert asked.json()["hint"] == "ask an admin of your tenant"
+    asked = platform.client("olga").get("/v1/jobs/job-0123456789ab/logs")
+    assert "polyray login --tenant" in asked.json()["hint"]
+
+
 def test_a_foreign_id_reads_exactly_as_an_absent_one(platform: Platform, ada: TestClient, bob: TestClient) -> None:
     """Every operation with a path parameter, with ids of another tenant: the same answer, but for the name itself."""
     code = put_blob(bob, b"theirs")
