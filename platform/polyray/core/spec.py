@@ -289,6 +289,7 @@ def as_invalid(error: ValidationError) -> Invalid:
     """Return pydantic's first complaint as ours: field, message, way out."""
     first = error.errors()[0]
     field = ".".join(str(part) for part in first["loc"])
+    bounds, given = first.get("ctx", {}), repr(first["input"])[:80]
     words = {
         "extra_forbidden": ("there is no such key", "remove it, or check its spelling"),
         "missing": ("it is missing", "add it"),
@@ -297,6 +298,10 @@ def as_invalid(error: ValidationError) -> Invalid:
         "model_type": ("it is not a mapping", "write {key: value}"),
         "string_type": ("it is not text", "write text; a number goes in quotes"),
         "int_type": ("it is not a whole number", "write it without quotes and decimals, such as 2"),
+        "less_than_equal": (f"{given} is too much", f"at most {bounds.get('le')}"),
+        "greater_than_equal": (f"{given} is too little", f"at least {bounds.get('ge')}"),
+        "enum": (f"{given} is none of them", f"write {bounds.get('expected')}"),
+        "literal_error": (f"{given} is none of them", f"write {bounds.get('expected')}"),
     }
     message, hint = words.get(first["type"], (first["msg"], ""))
     return Invalid(message, field=field, hint=hint)

@@ -153,6 +153,23 @@ def test_a_wrong_key_is_refused_naming_it(content: dict[str, Any], field: str) -
     assert len(str(refused.value)) < 500
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("retry", {"limit": 200}, "retry.limit: 200 is too much (at most 100)"),
+        ("retry", {"limit": -1}, "retry.limit: -1 is too little (at least 0)"),
+        ("workers", 5000, "workers: 5000 is too much (at most 1000)"),
+        ("workers", 0, "workers: 0 is too little (at least 1)"),
+        ("priority", "urgent", "priority: 'urgent' is none of them (write 'low', 'normal' or 'high')"),
+        ("capacity", ["spt"], "capacity.0: 'spt' is none of them (write 'reserved', 'spot' or 'on_demand')"),
+    ],
+)
+def test_a_value_that_is_out_of_bounds_is_refused_with_the_bounds(key: str, value: object, told: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        parse_workload({**JOB, key: value})
+    assert str(refused.value) == told
+
+
 @pytest.mark.parametrize("content", [None, [], "job", 3, [("kind", "job")]])
 def test_a_workload_that_is_no_mapping_is_refused(content: object) -> None:
     with pytest.raises(Invalid, match="start with 'kind: job'"):
