@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -36,6 +37,10 @@ from polyray.tenants.slices import PORTS_PER_SLICE, DriverSpec, DriverStatus, Sl
 MEMORY_EVERY_SECONDS = 10.0
 #: An event longer than this is no event of ours.
 _MAX_EVENT_BYTES = 1 << 16
+_COLOUR = re.compile(r"\x1b\[[\d;]*[A-Za-z]")
+#: In the words of its two halves: `[DATE TIME,MS I PID THREAD] (raylet) ...` and `DATE TIME,MS INFO scripts.py...`.
+_RAY_INFO = re.compile(r"\[?\d{4}-\d\d-\d\d [\d:,]+ (?:I \d+ \d+\]|INFO )")
+_BETWEEN = " | "
 _KEEPER = "polyray.tenants.sandboxes.slice_init"
 #: Names the keeper of a slice's directory, outside of it, so that nothing in a slice can forge it.
 _OWNER_SUFFIX = ".owner"
@@ -232,8 +237,15 @@ def remove_slice_directory(root: Path) -> None:
 
 
 def last_lines(text: str, limit: int = 600) -> str:
-    """Return the end of an output as one bounded line."""
-    return " | ".join(line.strip() for line in text.splitlines() if line.strip())[-limit:]
+    """Return the last lines of an output as one bounded line, without colours; Ray's own INFO only if it is all."""
+    lines = [line for raw in text.splitlines() if (line := " ".join(_COLOUR.sub("", raw).split()))]
+    told, room = list[str](), limit
+    for line in reversed([line for line in lines if not _RAY_INFO.match(line)] or lines):
+        room -= len(line) + (len(_BETWEEN) if told else 0)
+        if room < 0:
+            break
+        told.insert(0, line)
+    return _BETWEEN.join(told) or (lines[-1][-limit:] if lines else "")
 
 
 def _owner_lives(owner: Path) -> bool:
