@@ -28,6 +28,7 @@ from polyray.autoscaler.cooling import Cooling
 from polyray.autoscaler.offerings import offerings_of
 from polyray.autoscaler.providers.local import LocalProvider
 from polyray.broker.snapshot import Offering
+from polyray.control import disk
 from polyray.control.auditing import Auditor
 from polyray.control.definition import PlatformDefinition
 from polyray.control.leadership import KEY, Leadership
@@ -198,6 +199,7 @@ class Platform:
             audit=self.auditor,
             probes={
                 "store": self._probe_store,
+                "disk": lambda: Probe(*disk.look(self.settings.state_dir)),
                 "fabric": self._probe_fabric,
                 "gateway": self._probe_gateway,
                 "clock": lambda: Probe(*told(self.clock.behind_ms())),

@@ -605,7 +605,7 @@ def test_a_full_disk_is_told_as_such_wherever_it_comes_and_leaves_nothing(
         settings = Settings(state_dir=target)
         if verb == "restore":
             prepare_state_dir(settings)
-        refused, pages = 0, 1
+        refused = pages = 0
         while pages < 1000:
             disk.fill(free_pages=pages)
             before = sorted(disk.root.rglob("*"))

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from polyray.core.settings import Settings
+from polyray.supervise.control import prepare_state_dir
 from polyray.supervise.processes import all_stats, is_alive, read_stat, ref_of, send
+from support.small_disk import SmallDisk, on_small_disk
 from support.supervised import DEAF, PARENT, POLITE, PYTHON, STEADY, Supervised, first_true
 
 
@@ -199,3 +203,18 @@ def test_components_start_in_a_session_of_their_own_and_with_private_logs(superv
     assert stat.session == server.pid
     for path in ("logs/server.log", "run/components/server.json", "run/supervisor.pid", "run/supervisor.json"):
         assert (supervised.state_dir / path).stat().st_mode & 0o077 == 0, path
+
+
+def test_a_supervisor_without_room_for_its_lock_says_so_in_a_line(tmp_path: Path) -> None:
+    def body(disk: SmallDisk) -> None:
+        state_dir = disk.root / "state"
+        prepare_state_dir(Settings(state_dir=state_dir))
+        (state_dir / "run" / "supervisor.pid").touch()
+        disk.fill(free_pages=0)
+        command = [PYTHON, "-m", "polyray.supervise", "--state-dir", str(state_dir)]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert ended.returncode == 6
+        assert ended.stderr.startswith("error: the state directory cannot be written: No space left"), ended.stderr
+        assert "make room" in ended.stderr
+
+    on_small_disk(tmp_path / "disk", body)

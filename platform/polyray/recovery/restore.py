@@ -59,8 +59,8 @@ def restore(
     """
     prepare_state_dir(settings)
     with (
-        _alone(settings, dry_run),
         room_in(settings.state_dir, way_out="make room there, and restore again"),
+        _alone(settings, dry_run),
         working_directory(settings.state_dir, _staging(dry_run)) as staging,
     ):
         manifest = extract(source, staging, known_revisions=portable.known_revisions())

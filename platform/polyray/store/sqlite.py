@@ -73,7 +73,9 @@ def refusal(error: DBAPIError) -> Unavailable | None:
     if type(error) is DatabaseError or "malformed" in told:
         return Unavailable(f"the database cannot be used: {told}", hint=_RESTORE)
     if isinstance(error, OperationalError):
-        return Unavailable(f"the database does not take this now: {told}", hint="try again in a moment")
+        full = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL
+        hint = "the operator must make room on its disk; then try again" if full else "try again in a moment"
+        return Unavailable(f"the database does not take this now: {told}", hint=hint)
     return None
 
 

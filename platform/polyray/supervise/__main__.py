@@ -14,7 +14,7 @@ from pathlib import Path
 import structlog
 
 from polyray.core import log as logs
-from polyray.core.errors import OUTCOMES, PolyrayError
+from polyray.core.errors import OUTCOMES, PolyrayError, Unavailable
 from polyray.core.settings import load_settings
 from polyray.supervise.components import base_environment, components
 from polyray.supervise.control import prepare_state_dir
@@ -34,7 +34,7 @@ def main(argv: list[str] | None = None) -> int:
         logs.configure(settings.log_level, component="supervisor")
         prepare_state_dir(settings)
         lock = SupervisorLock(settings.state_dir / "run" / "supervisor.pid")
-        if not lock.take():
+        if not _take(lock):
             log.info("already_running")
             return 0
         try:
@@ -51,6 +51,19 @@ def main(argv: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return OUTCOMES[error.code].exit_code
     return 0
+
+
+def _take(lock: SupervisorLock) -> bool:
+    """Take the lock; return whether it was free.
+
+    Raises:
+        Unavailable: if it cannot be written.
+    """
+    try:
+        return lock.take()
+    except OSError as error:
+        told = f"the state directory cannot be written: {error.strerror}"
+        raise Unavailable(told, hint="make room, then run 'polyray up' again") from error
 
 
 if __name__ == "__main__":

@@ -20,7 +20,11 @@ class SupervisorLock:
         self._fd: int | None = None
 
     def take(self) -> bool:
-        """Take the lock and write who we are; return whether it was free."""
+        """Take the lock and write who we are; return whether it was free.
+
+        Raises:
+            OSError: if that cannot be written; then the lock is not held.
+        """
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -29,8 +33,12 @@ class SupervisorLock:
             return False
         me = ref_of(os.getpid())
         assert me is not None
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{me.pid} {me.start_ticks} {me.boot_id}\n".encode(), 0)
+        try:
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{me.pid} {me.start_ticks} {me.boot_id}\n".encode(), 0)
+        except OSError:
+            os.close(fd)
+            raise
         self._fd = fd
         return True
 
