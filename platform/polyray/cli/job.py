@@ -19,7 +19,7 @@ app = typer.Typer(help="Batch work: submit, watch, stop.", no_args_is_help=True)
 @app.command(help="Submit the job that FILE describes.")
 def submit(
     context: typer.Context,
-    file: Annotated[Path, typer.Argument(help="A YAML file of kind 'job', or - for standard input.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A YAML file of kind 'job', or - for standard input.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would ask for and cost.")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended; exit with 10 if not well.")] = False,
     output: Output = Format.TABLE,

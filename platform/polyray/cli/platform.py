@@ -155,7 +155,7 @@ def _warn_failing(supervised: dict[str, Json]) -> None:
 
 def apply(
     context: typer.Context,
-    file: Annotated[Path, typer.Argument(help="The operator's file, or - for standard input.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The operator's file, or - for standard input.")],
     output: Output = Format.TABLE,
 ) -> None:
     from polyray.core.platform_file import load_platform_file

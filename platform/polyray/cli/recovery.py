@@ -24,7 +24,10 @@ def register(app: typer.Typer) -> None:
 
 def backup(
     context: typer.Context,
-    file: Annotated[Path | None, typer.Argument(help="Named after the time, in this directory, if not given.")] = None,
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="FILE", help="Or a directory; it is named after the time there, or here if not given."),
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Overwrite the file.")] = False,
     output: Output = Format.TABLE,
 ) -> None:
@@ -33,7 +36,7 @@ def backup(
 
 def restore(
     context: typer.Context,
-    file: Annotated[Path, typer.Argument(help="What 'polyray backup' wrote.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What 'polyray backup' wrote.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and compare; change nothing.")] = False,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Replace a PostgreSQL database that is not empty, or another history.")

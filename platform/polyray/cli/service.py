@@ -21,7 +21,9 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="A service's name or i
 @app.command(help="Deploy the service that FILE describes.")
 def deploy(
     context: typer.Context,
-    file: Annotated[Path, typer.Argument(help="A YAML file of kind 'service', or - for standard input.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A YAML file of kind 'service', or - for standard input.")
+    ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would ask for and cost.")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it runs; exit with 10 if it does not.")] = False,
     timeout: Annotated[float, typer.Option(help="Seconds to wait.")] = 600.0,

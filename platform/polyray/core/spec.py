@@ -41,6 +41,8 @@ from polyray.core.yaml_text import load_yaml
 MAX_WORKERS = 1000
 MAX_ENV = 200
 MAX_ENV_CHARACTERS = 32_768
+#: Linux takes no argument of a program that has more than 128 KiB, and this one goes to bash.
+MAX_RUN_BYTES = 100_000
 
 #: What the head of a cluster needs when it carries no bundle of its own.
 HEAD = Resources(cpu=1000, memory=2**30)
@@ -217,6 +219,9 @@ class WorkloadSpec(BaseModel):
     def _texts(cls, value: str | None, info: ValidationInfo) -> str | None:
         if value is not None:
             _check_text(value, field=info.field_name or "")
+            if len(value.encode()) > MAX_RUN_BYTES:
+                hint = f"at most {MAX_RUN_BYTES} bytes; put a program into the working directory"
+                raise Invalid("it is too long", field=info.field_name or "", hint=hint)
         return value
 
     @model_validator(mode="after")

@@ -127,6 +127,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({**JOB, "run": ""}, "run"),
     ({**JOB, "run": "   "}, "run"),
     ({**JOB, "run": ["python"]}, "run"),
+    ({**JOB, "run": "true " + "é" * 50_000}, "run"),  # Linux takes no argument of more than 128 KiB
     ({"kind": "job", "name": "a"}, "run"),
     ({**JOB, "app": "a:b"}, "app"),
     ({**JOB, "model": "digits@1"}, "model"),
