@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import structlog
@@ -47,6 +48,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture(scope="session")
 def tier(pytestconfig: pytest.Config) -> Tier:
     return Tier(full=pytestconfig.getoption("--faults") == "full")
+
+
+@pytest.fixture(scope="session")
+def prepared_state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A state directory with a database, tenants and people, to be copied."""
+    from support.api import prepare_state  # imports FastAPI, which takes a second
+
+    directory = tmp_path_factory.mktemp("prepared")
+    prepare_state(directory)
+    return directory
 
 
 @pytest.fixture(scope="session")

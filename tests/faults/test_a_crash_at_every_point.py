@@ -75,7 +75,7 @@ def test_whenever_a_stop_comes_it_is_kept_also_by_a_control_plane_that_dies_of_i
 ) -> None:
     name = f"{story.name}-stopped"
     again = (97,) if tier.full else ()
-    tally = explore(home, name, lambda: StopOnStage(story, "job"), tier.pick(quick=40, full=2), *again)
+    tally = explore(home, name, lambda: StopOnStage(story, "job"), tier.pick(quick=40, full=1), *again)
     tell(record_property, name, tally)
 
 

@@ -1,16 +1,10 @@
-"""Going back to a backup: what it holds, what it costs, what stays shut, and that no crash leaves half of it."""
+"""Going back to a backup: what it holds, what it costs, what stays shut."""
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import io
 import json
-import shutil
-import sqlite3
-import tarfile
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,22 +12,19 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import func, select
 
-from conftest import Tier
-from polyray.control.auditing import Auditor
 from polyray.control.leadership import KEY, Leadership
-from polyray.core import faultpoints
 from polyray.core.clock import VirtualClock
-from polyray.core.errors import Code, Conflict, PolyrayError, Unauthenticated, Unavailable
+from polyray.core.errors import Conflict, Unauthenticated
 from polyray.core.ids import new_id
 from polyray.core.lifecycle import NodeState
 from polyray.core.settings import Settings
 from polyray.identity.api_keys import make_key, revoke_key, verify_key
 from polyray.identity.key_epoch import key_epoch_ms
 from polyray.identity.keys import SigningKeys
+from polyray.recovery.__main__ import main as recovery
 from polyray.recovery.backup import make_backup
 from polyray.recovery.manifest import Manifest, Member
 from polyray.recovery.portable import settle_file
-from polyray.recovery.report import Report
 from polyray.recovery.restore import restore
 from polyray.reports.costs import costs_of_month
 from polyray.reports.metering import LineKind, month_of
@@ -41,17 +32,13 @@ from polyray.store import audit, claims
 from polyray.store.anchors import Anchors
 from polyray.store.engine import Store
 from polyray.store.fenced import FencedStore
-from polyray.store.migrate import MIGRATIONS, migrate
+from polyray.store.migrate import MIGRATIONS
 from polyray.store.steps import note
 from polyray.store.tables import DatasetVersion, Event, ModelVersion, Node, RefreshToken, Tenant, User, Workload
-from polyray.supervise.control import prepare_state_dir
-from polyray.supervise.lock import SupervisorLock
-from polyray.tenants.definitions import apply_definitions
 from polyray.tenants.slices import GangState
 from support.api import make_platform, prepare_state
-from support.crashes import Crash
+from support.going_back import auditor_of, backed_up, contents, events, reopen, rewritten, went_back
 from support.invariants import check, check_quiet
-from support.small_disk import SmallDisk, on_small_disk
 from support.world import World
 
 
@@ -60,52 +47,8 @@ def database_url(request: pytest.FixtureRequest) -> str:
     return "" if request.param == "sqlite" else str(request.getfixturevalue("postgresql_url"))
 
 
-def world_on(directory: Path, database_url: str = "") -> World:
-    world = World(directory)
-    if database_url:
-        world.store.close()
-        world.settings = Settings(state_dir=directory, database_url=database_url)
-        reopen(world)
-    return world
-
-
-def reopen(world: World) -> None:
-    """A control plane that starts anew on the database of its settings."""
-    world.store.close()
-    world.store = Store(world.settings.store_url)
-    migrate(world.store)
-    with world.store.read() as session:
-        is_new = session.scalar(select(func.count()).select_from(Tenant)) == 0
-    if is_new:
-        apply_definitions(world.store, world.platform, now_ms=world.clock.now_ms())
-    auditor_of(world).begin()
-    world.restart()
-
-
-def auditor_of(world: World) -> Auditor:
-    return Auditor(world.store, Anchors(world.settings.state_dir), world.clock, lambda: True)
-
-
-def backed_up(world: World, name: str = "one") -> Path:
-    target = world.settings.state_dir.parent / f"{name}.polyray-backup"
-    make_backup(world.store, world.settings, target, clock=world.clock)
-    return target
-
-
-def went_back(world: World, backup: Path, *, overwrite: bool = True) -> Report:
-    world.store.close()
-    report = restore(world.settings, backup, clock=world.clock, overwrite=overwrite)
-    reopen(world)
-    return report
-
-
-def events(store: Store) -> int:
-    with store.read() as session:
-        return session.scalar(select(func.count()).select_from(Event)) or 0
-
-
 def test_a_backup_that_is_made_while_others_write_is_one_moment(tmp_path: Path, database_url: str) -> None:
-    world = world_on(tmp_path / "state", database_url)
+    world = World(tmp_path / "state", database_url=database_url)
     writer = Store(world.settings.store_url)
     stop = threading.Event()
 
@@ -144,7 +87,7 @@ def test_a_backup_that_is_made_while_others_write_is_one_moment(tmp_path: Path, 
 
 
 def test_a_platform_that_goes_back_heals_and_says_what_is_lost(tmp_path: Path, database_url: str) -> None:
-    world = world_on(tmp_path / "state", database_url)
+    world = World(tmp_path / "state", database_url=database_url)
     world.settle(5)
     finished = world.submit(name="finished")
     world.settle(5)
@@ -210,7 +153,7 @@ def test_a_platform_that_goes_back_heals_and_says_what_is_lost(tmp_path: Path, d
 def test_what_the_core_still_runs_goes_on_and_what_it_does_not_waits_again_at_no_cost(
     tmp_path: Path, database_url: str
 ) -> None:
-    world = world_on(tmp_path / "state", database_url)
+    world = World(tmp_path / "state", database_url=database_url)
     world.settle(5)
     lives, ended = world.submit(name="lives"), world.submit(name="ended")
     world.settle(15)
@@ -233,6 +176,21 @@ def test_what_the_core_still_runs_goes_on_and_what_it_does_not_waits_again_at_no
     world.kill_slice(lives, 0)
     world.settle(30)
     assert world.workload(lives).retries == 1, "what it loses from now on is its own"
+
+
+def test_what_ran_when_all_was_killed_and_then_ended_runs_again_at_no_cost(tmp_path: Path) -> None:
+    world = World(tmp_path / "state")
+    world.settle(5)
+    job = world.submit(retry={"limit": 0})
+    world.settle(5)
+    assert world.workload(job).state == "running"
+    for node_id in world.cloud.running:
+        world.cloud.end_instance(node_id)
+    assert recovery(["--state-dir", str(world.settings.state_dir), "doubt"]) == 0
+    world.restart()
+    world.settle(90, step_seconds=1)
+    row = world.workload(job)
+    assert (row.state, row.attempt, row.retries) == ("running", 2, 0)
 
 
 def test_a_machine_that_no_row_knows_is_booked_to_nobody(tmp_path: Path) -> None:
@@ -321,7 +279,7 @@ def state_made(state: Path) -> Path:
 
 
 def test_an_old_leader_that_still_lives_stays_fenced(tmp_path: Path, database_url: str) -> None:
-    world = world_on(tmp_path / "state", database_url)
+    world = World(tmp_path / "state", database_url=database_url)
     backup = backed_up(world)
     old = Leadership(world.store, world.clock)
     for _ in range(5):  # its epoch is higher than any that the backup knows
@@ -341,7 +299,7 @@ def test_an_old_leader_that_still_lives_stays_fenced(tmp_path: Path, database_ur
 
 
 def test_a_database_that_cannot_be_read_is_replaced_and_kept_and_the_anchors_tell_the_gap(tmp_path: Path) -> None:
-    world = world_on(tmp_path / "state")
+    world = World(tmp_path / "state")
     world.settle(5)
     backup = backed_up(world)
     world.settle(5)
@@ -421,332 +379,8 @@ def test_files_without_rows_and_rows_without_files_are_reported(tmp_path: Path) 
 # What is refused leaves everything as it was.
 
 
-@pytest.fixture
-def quiet(tmp_path: Path) -> Iterator[tuple[World, Path]]:
-    world = world_on(tmp_path / "state")
-    world.settle(5)
-    (world.settings.state_dir / "platform.json").write_text("{}")
-    backup = backed_up(world)
-    world.submit()
-    world.settle(5)
-    world.store.close()
-    yield world, backup
-    world.store.close()
-
-
-def state_of(world: World) -> dict[str, bytes]:
-    """All files of a state directory but the lock's."""
-    settle = sqlite3.connect(world.settings.state_dir / "polyray.db")
-    settle.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    settle.close()
-    kept = {path for path in world.settings.state_dir.rglob("*") if path.is_file()}
-    return {str(path): path.read_bytes() for path in kept if path.name not in {"supervisor.pid", "polyray.db-shm"}}
-
-
-def rewritten(backup: Path, change: Callable[[dict[str, bytes]], dict[str, bytes]]) -> None:
-    with tarfile.open(backup) as archive:
-        members = {entry.name: archive.extractfile(entry).read() for entry in archive}  # type: ignore[union-attr]
-    with tarfile.open(backup, "w:gz") as archive:
-        for name, content in change(members).items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(content)
-            archive.addfile(entry, io.BytesIO(content))
-
-
-def manifest_with(**changes: object) -> Callable[[dict[str, bytes]], dict[str, bytes]]:
-    def change(members: dict[str, bytes]) -> dict[str, bytes]:
-        return {**members, "manifest.json": json.dumps({**json.loads(members["manifest.json"]), **changes}).encode()}
-
-    return change
-
-
-def database_with(statement: str) -> Callable[[Path], object]:
-    """Return what changes a backup's database, and lets its manifest say that this is so."""
-
-    def change(members: dict[str, bytes]) -> dict[str, bytes]:
-        connection = sqlite3.connect(":memory:")
-        connection.deserialize(members["database.sqlite"])
-        connection.executescript(statement)
-        content = connection.serialize()
-        connection.close()
-        member = Member(sha256=hashlib.sha256(content).hexdigest(), size_bytes=len(content))
-        manifest = Manifest.model_validate_json(members["manifest.json"])
-        told = manifest.model_copy(update={"members": {**manifest.members, "database.sqlite": member}})
-        return {**members, "database.sqlite": content, "manifest.json": told.as_bytes()}
-
-    return lambda path: rewritten(path, change)
-
-
-def flipped(members: dict[str, bytes]) -> dict[str, bytes]:
-    content = bytearray(members["database.sqlite"])
-    content[len(content) // 2] ^= 1
-    return {**members, "database.sqlite": bytes(content)}
-
-
-SPOILT: dict[str, Callable[[Path], object]] = {
-    "cut short": lambda path: path.write_bytes(path.read_bytes()[:-1000]),
-    "cut to half": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
-    "empty": lambda path: path.write_bytes(b""),
-    "noise": lambda path: path.write_bytes(b"\0\1\2" * 10_000),
-    "a gzip of noise": lambda path: path.write_bytes(gzip.compress(b"noise" * 1000)),
-    "one bit": lambda path: rewritten(path, flipped),
-    "a member more": lambda path: rewritten(path, lambda members: {**members, "../evil": b"x"}),
-    "a member less": lambda path: rewritten(path, lambda m: {"manifest.json": m["manifest.json"]}),
-    "no manifest": lambda path: rewritten(path, lambda m: {"database.sqlite": m["database.sqlite"]}),
-    "a later format": lambda path: rewritten(path, manifest_with(format=2)),
-    "a later schema": lambda path: rewritten(path, manifest_with(schema_revision="9999")),
-    "other counts": lambda path: rewritten(path, manifest_with(rows={"workloads": 17})),
-    "another history": lambda path: rewritten(path, manifest_with(last_event_id=3)),
-    "a moment that no calendar has": lambda path: rewritten(path, manifest_with(made_ms=10**20)),
-    "no revision": database_with("DELETE FROM alembic_version"),
-    "two revisions": database_with("INSERT INTO alembic_version VALUES ('0001')"),
-    "a table less": database_with("DROP TABLE claims"),
-    "a column less": database_with("ALTER TABLE tenants DROP COLUMN suspended"),
-    "an offering that is none": database_with("UPDATE nodes SET offering = '{'"),
-    "a number that is none": database_with("UPDATE tenants SET created_ms = 'noon'"),
-    "not there": lambda path: path.unlink(),
-}
-
-
-@pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT.keys())
-def test_a_backup_that_is_not_whole_is_refused_and_nothing_is_touched(
-    quiet: tuple[World, Path], spoil: Callable[[Path], object]
-) -> None:
-    world, backup = quiet
-    spoil(backup)
-    before = state_of(world)
-    with pytest.raises(PolyrayError) as refused:
-        restore(world.settings, backup, clock=world.clock)
-    assert refused.value.code in {Code.INVALID, Code.CONFLICT, Code.NOT_FOUND}
-    assert refused.value.hint
-    assert state_of(world) == before
-
-
-def test_while_the_platform_runs_nothing_is_restored_but_all_can_be_tried(quiet: tuple[World, Path]) -> None:
-    world, backup = quiet
-    (world.settings.state_dir / "run").mkdir(exist_ok=True)
-    supervisor = SupervisorLock(world.settings.state_dir / "run" / "supervisor.pid")
-    assert supervisor.take()
-    before = state_of(world)
-    with pytest.raises(Conflict, match=r"the platform runs \(pid \d+\)") as refused:
-        restore(world.settings, backup, clock=world.clock)
-    assert "polyray down" in refused.value.hint
-    report = restore(world.settings, backup, clock=world.clock, dry_run=True)
-    assert report.gap.lost is not None
-    assert report.gap.lost["workloads"].count == 1
-    assert state_of(world) == before
-    supervisor.release()
-
-
-def test_the_backup_of_another_platform_is_refused_unless_it_is_meant(
-    quiet: tuple[World, Path], tmp_path: Path
-) -> None:
-    world, _ = quiet
-    reopen(world)
-    auditor_of(world).look()
-    other = World(tmp_path / "other" / "state")
-    other.settle(60)
-    backup = backed_up(other)
-    world.store.close()
-    with pytest.raises(Conflict, match="another history"):
-        restore(world.settings, backup, clock=world.clock)
-    report = went_back(world, backup)
-    assert any("set aside" in line for line in report.told())
-    assert auditor_of(world).verify().ok
-
-
-def test_a_backup_is_not_overwritten_and_one_that_fails_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = World(tmp_path / "state")
-    backup = backed_up(world)
-    assert backup.stat().st_mode & 0o777 == 0o600
-    before = backup.read_bytes()
-    with pytest.raises(Conflict, match="is there already"):
-        backed_up(world)
-    for point in ("backup.copy.before", "portable.page.after", "backup.copy.after", "backup.place.before"):
-
-        def full(name: str, point: str = point) -> None:
-            if name == point:
-                raise OSError(28, "No space left on device")
-
-        with faultpoints.striking(full), pytest.raises(Unavailable, match="No space left"):
-            make_backup(world.store, world.settings, backup, clock=world.clock, overwrite=True)
-        assert backup.read_bytes() == before
-        assert list(backup.parent.iterdir()) in ([backup, tmp_path / "state"], [tmp_path / "state", backup])
-
-
-def test_a_backup_into_a_directory_is_named_after_the_time_and_one_into_none_is_not_found(tmp_path: Path) -> None:
-    world = World(tmp_path / "state")
-    nightly = tmp_path / "nightly"
-    nightly.mkdir()
-    made = make_backup(world.store, world.settings, nightly, clock=world.clock)
-    assert [made.path] == list(nightly.glob("polyray-*.polyray-backup"))
-    for target, backup in ((tmp_path / "none" / "one", None), (made.path, tmp_path / "none"), (made.path, nightly)):
-        with pytest.raises(PolyrayError) as refused:
-            if backup is None:
-                make_backup(world.store, world.settings, target, clock=world.clock)
-            else:
-                restore(world.settings, backup, clock=world.clock, dry_run=True)
-        assert refused.value.code is (Code.INVALID if backup == nightly else Code.NOT_FOUND)
-        assert refused.value.hint
-
-
-@pytest.mark.parametrize("verb", ["backup", "restore"])
-def test_a_full_disk_is_told_as_such_wherever_it_comes_and_leaves_nothing(
-    tmp_path: Path, tier: Tier, verb: str
-) -> None:
-    """Room for one page, for two, ...: until all fits."""
-    world = World(tmp_path / "state")
-    backup = backed_up(world)
-
-    def body(disk: SmallDisk) -> None:
-        target = disk.root / "state" if verb == "restore" else disk.root / "one.polyray-backup"
-        settings = Settings(state_dir=target)
-        if verb == "restore":
-            prepare_state_dir(settings)
-        refused = pages = 0
-        while pages < 1000:
-            disk.fill(free_pages=pages)
-            before = sorted(disk.root.rglob("*"))
-            try:
-                if verb == "restore":
-                    restore(settings, backup, clock=world.clock)
-                else:
-                    make_backup(world.store, world.settings, target, clock=world.clock)
-                break
-            except Unavailable as error:
-                assert str(disk.root) in error.message, error
-                assert "room" in error.hint, error
-                refused += 1
-            assert sorted(set(disk.root.rglob("*")) - {target / "run" / "supervisor.pid"}) == [
-                path for path in before if path.name != "supervisor.pid"
-            ]
-            pages += tier.pick(quick=7, full=1)
-        assert pages < 1000
-        assert refused > 5
-
-    on_small_disk(tmp_path / "disk", body)
-
-
-def test_a_backup_that_others_can_read_is_restored_with_a_warning(quiet: tuple[World, Path]) -> None:
-    world, backup = quiet
-    report = restore(world.settings, backup, clock=world.clock, dry_run=True)
-    assert not any("chmod" in line for line in report.told())
-    backup.chmod(0o644)
-    report = restore(world.settings, backup, clock=world.clock, dry_run=True)
-    assert f"others can read {backup}, which holds secrets: chmod 600 {backup}" in report.told()
-
-
-def test_no_private_key_is_in_a_backup(tmp_path: Path) -> None:
-    world = World(tmp_path / "state")
-    SigningKeys(world.settings.state_dir / "keys", "platform").all()
-    with tarfile.open(backed_up(world)) as archive:
-        assert {entry.name for entry in archive} <= {"manifest.json", "database.sqlite", "platform.json"}
-    with gzip.open(tmp_path / "one.polyray-backup") as content:
-        assert b"PRIVATE KEY" not in content.read()
-
-
-# A crash at any step.
-
-
-def contents(settings: Settings) -> tuple[int, bool]:
-    """Return how many workloads the database has, and whether it was restored."""
-    store = Store(settings.store_url)
-    migrate(store)
-    with store.read() as session:
-        workloads = session.scalar(select(func.count()).select_from(Workload)) or 0
-        restored = session.scalar(select(func.count()).select_from(Event).where(Event.kind == audit.RESTORE)) or 0
-    assert not audit.verify(store, Anchors(settings.state_dir).read()).findings
-    store.close()
-    return workloads, bool(restored)
-
-
-@pytest.mark.parametrize("spoilt", [False, True], ids=["sound", "spoilt"])
-def test_a_crash_at_any_step_leaves_the_old_database_or_the_new_one(tmp_path: Path, tier: Tier, spoilt: bool) -> None:
-    world = world_on(tmp_path / "state")
-    world.settle(5)
-    auditor_of(world).look()
-    (world.settings.state_dir / "platform.json").write_text("{}")
-    backup = backed_up(world)
-    world.submit()
-    world.settle(5)
-    world.store.close()
-    if spoilt:
-        (world.settings.state_dir / "polyray.db").write_bytes(b"no database" * 100)
-        (world.settings.state_dir / "polyray.db-wal").write_bytes(b"no journal")
-    pristine = tmp_path / "pristine"
-    shutil.copytree(world.settings.state_dir, pristine)
-
-    passed: list[str] = []
-    with faultpoints.striking(passed.append):
-        restore(world.settings, backup, clock=world.clock)
-    assert {"restore.keep.after", "restore.swap.before", "restore.swap.after", "restore.definition.after"} <= set(
-        passed
-    )
-    swap = passed.index("restore.swap.after")
-    stride = tier.pick(quick=8, full=1)
-    for k, point in enumerate(passed):
-        if not point.startswith("restore.") and k % stride:
-            continue
-        shutil.rmtree(world.settings.state_dir)
-        shutil.copytree(pristine, world.settings.state_dir)
-        seen: list[str] = []
-
-        def die(name: str, seen: list[str] = seen, k: int = k) -> None:
-            seen.append(name)
-            if len(seen) == k + 1:
-                raise Crash(name)
-
-        with faultpoints.striking(die), pytest.raises(Crash):
-            restore(world.settings, backup, clock=world.clock)
-        if spoilt and k < swap:
-            with pytest.raises(PolyrayError):
-                contents(world.settings)
-        else:
-            assert contents(world.settings) == ((0, True) if k >= swap else (1, False)), point
-        # Restoring again ends it, whatever was left.
-        world.clock.advance(1)
-        restore(world.settings, backup, clock=world.clock)
-        assert contents(world.settings) == (0, True)
-
-
-def test_a_crash_in_the_middle_of_postgresqls_transaction_leaves_the_old_rows(
-    tmp_path: Path, postgresql_url: str
-) -> None:
-    world = world_on(tmp_path / "state", postgresql_url)
-    world.settle(5)
-    backup = backed_up(world)
-    world.submit()
-    world.settle(5)
-    world.store.close()
-    with pytest.raises(Conflict, match="not empty"):
-        restore(world.settings, backup, clock=world.clock)
-    # The transaction begins at the swap; whatever ends it before its commit undoes it.
-    for point, outcome in (
-        ("restore.swap.before", (1, False)),
-        ("portable.page.after", (1, False)),
-        ("store.commit.before", (1, False)),
-        ("store.commit.after", (0, True)),
-    ):
-        world.clock.advance(1)
-        seen: list[str] = []
-
-        def die(name: str, seen: list[str] = seen, point: str = point) -> None:
-            seen.append(name)
-            if name == point and "restore.swap.before" in seen:
-                raise Crash(name)
-
-        with faultpoints.striking(die), pytest.raises(Crash):
-            restore(world.settings, backup, clock=world.clock, overwrite=True)
-        assert contents(world.settings) == outcome, point
-
-
-# From one kind of database to the other.
-
-
 def test_a_backup_of_sqlite_is_restored_into_postgresql_and_back(tmp_path: Path, postgresql_url: str) -> None:
-    world = world_on(tmp_path / "state")
+    world = World(tmp_path / "state")
     world.settle(5)
     job = world.submit()
     world.settle(5)
@@ -780,7 +414,7 @@ def test_a_backup_of_sqlite_is_restored_into_postgresql_and_back(tmp_path: Path,
 
 
 def test_an_older_backup_is_brought_forward(tmp_path: Path) -> None:
-    world = world_on(tmp_path / "state")
+    world = World(tmp_path / "state")
     backup = backed_up(world)
 
     def older(members: dict[str, bytes]) -> dict[str, bytes]:

@@ -21,7 +21,7 @@ from polyray.store import engine, sqlite
 from polyray.store.engine import Store
 from polyray.store.migrate import migrate
 from polyray.store.tables import Cluster, Event, IdempotencyKey, Lease, Workload
-from support.api import Platform, job, make_platform, prepare_state
+from support.api import Platform, job, make_platform
 from support.invariants import check, check_quiet
 from support.rows import add_tenant, add_workload
 from support.served import served
@@ -33,18 +33,11 @@ BUSY_SECONDS = 1.0
 LONG = {"NOTES": "x" * 20_000}
 
 
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("prepared")
-    prepare_state(directory)
-    return directory
-
-
 @pytest.fixture
-def platform(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
+def platform(prepared_state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
     monkeypatch.setattr(engine, "BUSY_SECONDS", BUSY_SECONDS)
     state = tmp_path / "state"
-    shutil.copytree(prepared, state)
+    shutil.copytree(prepared_state, state)
     made = make_platform(state)
     yield made
     made.store.close()
@@ -192,10 +185,10 @@ def test_a_large_journal_of_one_transaction_is_cut_back_by_the_writes_after_it(
 
 
 def test_a_disk_that_is_full_at_any_write_of_a_submit_leaves_nothing_and_room_makes_it_well(
-    prepared: Path, tmp_path: Path
+    prepared_state: Path, tmp_path: Path
 ) -> None:
     def body(disk: SmallDisk) -> None:
-        shutil.copytree(prepared, disk.root / "state")
+        shutil.copytree(prepared_state, disk.root / "state")
         platform = make_platform(disk.root / "state")
         ada, done, taken_in_a_row = platform.client("ada"), 0, 0
         for k in range(60):
@@ -308,9 +301,11 @@ def _begin_journal_anew(store: Store) -> None:
 # Read-only
 
 
-def test_a_read_only_disk_is_told_and_is_no_matter_once_it_can_be_written_again(prepared: Path, tmp_path: Path) -> None:
+def test_a_read_only_disk_is_told_and_is_no_matter_once_it_can_be_written_again(
+    prepared_state: Path, tmp_path: Path
+) -> None:
     def body(disk: SmallDisk) -> None:
-        shutil.copytree(prepared, disk.root / "state")
+        shutil.copytree(prepared_state, disk.root / "state")
         platform = make_platform(disk.root / "state")
         ada = platform.client("ada")
         assert ada.post("/v1/jobs", json=job()).status_code == 201

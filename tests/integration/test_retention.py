@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -23,25 +24,16 @@ from polyray.store.tables import (
     RefreshToken,
     Workload,
 )
-from support.api import Platform, job, make_platform, prepare_state
+from support.api import Platform, job, make_platform
 from support.rows import add_tenant, add_workload
 from support.world import World
 
 DAYS = 30
 
 
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("prepared")
-    prepare_state(directory)
-    return directory
-
-
 @pytest.fixture
-def platform(prepared: Path, tmp_path: Path) -> Platform:
-    import shutil
-
-    shutil.copytree(prepared, tmp_path / "state")
+def platform(prepared_state: Path, tmp_path: Path) -> Platform:
+    shutil.copytree(prepared_state, tmp_path / "state")
     return make_platform(tmp_path / "state")
 
 

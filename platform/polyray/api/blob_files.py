@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from polyray.core.durable import sync_directory
 from polyray.core.errors import Code, Invalid, PolyrayError, Unavailable
 from polyray.core.faultpoints import outside
 from polyray.core.layout import Layout
@@ -84,14 +85,6 @@ class Incoming:
                 self._path.rename(place)
                 sync_directory(place.parent)
         self._path = None
-
-
-def sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def too_large(limit_bytes: int) -> PolyrayError:

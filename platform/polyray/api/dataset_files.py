@@ -6,8 +6,8 @@ import os
 import shutil
 from pathlib import Path
 
-from polyray.api.blob_files import sync_directory
 from polyray.core.arrivals import arriving
+from polyray.core.durable import sync_directory
 from polyray.core.faultpoints import outside
 from polyray.core.layout import Layout
 from polyray.data.manifest import Manifest

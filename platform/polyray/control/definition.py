@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 from pathlib import Path
 
 from polyray.core.clock import Clock
-from polyray.core.faultpoints import outside
+from polyray.core.durable import put_file
 from polyray.core.platform_file import PlatformFile, load_platform_file
 from polyray.store.engine import Store
 from polyray.tenants.definitions import apply_definitions
@@ -56,14 +55,7 @@ class PlatformDefinition:
         with self._lock:
             changes = apply_definitions(self._store, definition, now_ms=self._clock.now_ms())
             kept = definition.model_copy(update={"users": {}})
-            partial = self._path.with_suffix(".partial")
-            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            with os.fdopen(descriptor, "w") as file:
-                file.write(kept.model_dump_json(indent=1))
-                file.flush()
-                os.fsync(file.fileno())
-            with outside("file.platform"):
-                partial.replace(self._path)
+            put_file(self._path, kept.model_dump_json(indent=1).encode(), effect="file.platform")
             self._current, self._seen = kept, _identity(self._path)
         return changes
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 from pathlib import Path
 
-from polyray.core.faultpoints import outside
+from polyray.core.durable import put_file
 from polyray.core.settings import Settings
 
 
@@ -30,9 +29,4 @@ def listen(settings: Settings) -> socket.socket:
 def write_private(path: Path, content: dict[str, object]) -> None:
     """Write a small JSON file, 0600, whole or not at all."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        json.dump(content, file)
-    with outside("file.endpoints"):
-        partial.replace(path)
+    put_file(path, json.dumps(content).encode(), effect="file.endpoints")

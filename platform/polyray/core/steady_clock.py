@@ -9,14 +9,13 @@ records. What others judge by their own clock (a token's times) is told in wall 
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from polyray.core.clock import SystemClock
-from polyray.core.faultpoints import outside
+from polyray.core.durable import put_file
 
 #: A lasting difference of an hour is gone after 100 hours, in which no duration is wrong by more than a hundredth.
 SLEW = 0.01
@@ -49,6 +48,9 @@ class SteadyClock(SystemClock):
         found = self._found()
         self._offset = wall_ms() - self._at if found is None else found
 
+        #: The offset that `kept` says.
+        self._written: float | None = None
+
     def now_ms(self) -> int:
         with self._lock:
             at = self._uptime_ms()
@@ -63,14 +65,17 @@ class SteadyClock(SystemClock):
         return round(self._wall_ms() - self.now_ms())
 
     def keep(self) -> None:
-        """Write down where this clock is, whole or not at all."""
-        partial = self._kept.with_suffix(".partial")
-        partial.write_text(json.dumps({"boot_id": self._boot_id, "offset_ms": self._offset}))
-        with outside("file.clock"):
-            os.replace(partial, self._kept)
+        """Write down where this clock is, if it is not where it was written to be."""
+        with self._lock:
+            offset = self._offset
+        if self._written is None or abs(offset - self._written) >= 1:
+            told = json.dumps({"boot_id": self._boot_id, "offset_ms": offset})
+            put_file(self._kept, told.encode(), effect="file.clock")
+            self._written = offset
 
     def forget(self) -> None:
         self._kept.unlink(missing_ok=True)
+        self._written = None
 
     def _found(self) -> float | None:
         """Return the offset that an earlier process of this boot kept."""

@@ -23,8 +23,8 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPubl
 from jwt.algorithms import RSAAlgorithm
 
 from polyray.core.clock import Clock, SystemClock
+from polyray.core.durable import put_file
 from polyray.core.errors import Invalid
-from polyray.core.faultpoints import outside
 
 _FILE = re.compile(r"(?P<purpose>[a-z]+)-(?P<created_ms>\d{1,16})-(?P<kid>[0-9a-f]{16})\.pem")
 
@@ -144,16 +144,7 @@ class SigningKeys:
         pem = private.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
-        path = self._path(key)
-        unfinished = path.with_suffix(".new")
-        unfinished.unlink(missing_ok=True)
-        descriptor = os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(pem)
-            file.flush()
-            os.fsync(file.fileno())
-        with outside("file.key"):
-            unfinished.rename(path)
+        put_file(self._path(key), pem, effect="file.key")
         return key
 
 

@@ -229,8 +229,7 @@ class WorkloadController:
             if row.driver_started_ms is None:
                 row.driver_started_ms = self._clock.now_ms()
         run_dir = self._layout.run(workload.tenant, workload.workload_id)
-        with outside("file.run"):
-            run_files.write(run_dir, description)
+        run_files.write(run_dir, description)
         driver = DriverSpec(
             driver_id=_driver_id(workload),
             argv=(sys.executable, "-m", RUNNERS[Kind(workload.kind)], str(run_dir)),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 from sqlalchemy.orm import Session
 
+from polyray.core.durable import put_file
 from polyray.core.layout import Layout
 from polyray.core.resources import CPU, is_gpu
 from polyray.core.spec import DatasetRef, WorkloadSpec
@@ -58,9 +58,5 @@ def write(run_dir: Path, description: dict[str, object]) -> None:
     """Write `run.json` whole or not at all."""
     for part in ("logs", "code", "datasets", "checkpoints", "artifacts"):
         (run_dir / part).mkdir(mode=0o700, parents=True, exist_ok=True)
-    partial = run_dir / ".run.json.partial"
-    with partial.open("w") as file:
-        json.dump(description, file, indent=1, sort_keys=True)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(run_dir / "run.json")
+    told = json.dumps(description, indent=1, sort_keys=True).encode()
+    put_file(run_dir / "run.json", told, effect="file.run")

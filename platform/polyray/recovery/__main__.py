@@ -1,4 +1,4 @@
-"""`python -m polyray.recovery backup|restore`: what `polyray backup` and `polyray restore` run.
+"""`python -m polyray.recovery backup|restore|doubt`: what `polyray backup`, `restore` and a hard `down` run.
 
 The result is JSON on standard output; errors are told on standard error.
 """
@@ -17,6 +17,8 @@ from polyray.core.clock import SystemClock
 from polyray.core.errors import PolyrayError
 from polyray.core.settings import Settings, load_settings
 from polyray.recovery import backup
+from polyray.recovery.doubt import doubt
+from polyray.recovery.portable import require_newest
 from polyray.recovery.restore import restore
 from polyray.store.engine import Store
 
@@ -28,6 +30,7 @@ def main(argv: list[str] | None = None) -> int:
     making = verbs.add_parser("backup")
     making.add_argument("file", type=Path, nargs="?")
     making.add_argument("--yes", action="store_true")
+    verbs.add_parser("doubt")
     going_back = verbs.add_parser("restore")
     going_back.add_argument("file", type=Path)
     going_back.add_argument("--yes", action="store_true")
@@ -39,6 +42,8 @@ def main(argv: list[str] | None = None) -> int:
         logs.configure("WARNING", component="recovery")
         if given.verb == "backup":
             answer = _backup(settings, given.file, overwrite=given.yes)
+        elif given.verb == "doubt":
+            answer = _doubt(settings)
         else:
             report = restore(
                 settings, given.file.absolute(), clock=SystemClock(), dry_run=given.dry_run, overwrite=given.yes
@@ -66,6 +71,19 @@ def _backup(settings: Settings, file: Path | None, *, overwrite: bool) -> dict[s
         "manifest": made.manifest.model_dump(),
         "told": backup.told(made, settings),
     }
+
+
+def _doubt(settings: Settings) -> dict[str, object]:
+    """What ran when the platform was killed is held against the core by the next control plane."""
+    backup.require_database(settings)
+    store = Store(settings.store_url)
+    try:
+        with store.write() as session:
+            require_newest(session)
+            doubt(session, "the platform was killed, and ended without draining")
+    finally:
+        store.close()
+    return {}
 
 
 if __name__ == "__main__":

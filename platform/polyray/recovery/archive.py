@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from polyray.core.durable import sync_directory
 from polyray.core.errors import Code, Conflict, Invalid, PolyrayError, Unavailable
 from polyray.core.faultpoints import outside
 from polyray.recovery.manifest import (
@@ -28,7 +29,6 @@ from polyray.recovery.manifest import (
     Member,
     parse_manifest,
 )
-from polyray.store.anchors import sync_directory
 
 _CHUNK = 2**20
 _DAMAGED = "it is damaged, cut short, or no backup at all"

@@ -1,4 +1,4 @@
-"""What the backup says is running may have ended since: the core is asked, and believed."""
+"""What the rows say is running may have ended since: the core is asked, and believed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from polyray.core.lifecycle import WORKLOAD, ClusterState
 from polyray.store.tables import Cluster, Workload
 from polyray.tenants.cluster_plan import Loss
 
-REASON = "the platform was restored from a backup"
 
-
-def doubt(session: Session) -> None:
+def doubt(session: Session, reason: str) -> None:
     """Mark every living cluster as one that the core has yet to show.
 
-    The next leader lets go on what the core holds as the rows say. What it does not hold was ended by the restore,
-    or since the backup: its workload waits again, and that costs it no retry.
+    The next leader lets go on what the core holds as the rows say. What it does not hold was ended by the platform
+    (a restore, an end without draining): its workload waits again, and that costs it no retry.
     """
     ended = {state.value for state in WORKLOAD.terminal}
     rows = session.execute(
@@ -26,4 +24,4 @@ def doubt(session: Session) -> None:
     )
     for cluster, workload in rows.all():
         if workload.state not in ended:
-            cluster.loss, cluster.loss_reason = Loss.SHUTDOWN.value, REASON
+            cluster.loss, cluster.loss_reason = Loss.SHUTDOWN.value, reason

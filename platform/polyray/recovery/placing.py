@@ -12,13 +12,13 @@ from pathlib import Path
 from sqlalchemy import delete, text
 
 from polyray.core.clock import Clock
+from polyray.core.durable import sync_directory
 from polyray.core.errors import Conflict, PolyrayError, Unavailable
 from polyray.core.faultpoints import outside
 from polyray.core.settings import Settings
 from polyray.recovery import portable
 from polyray.recovery.backup import SUFFIX, make_backup
 from polyray.store import chain, claims
-from polyray.store.anchors import sync_directory
 from polyray.store.engine import Store
 from polyray.store.migrate import migrate
 

@@ -8,7 +8,6 @@ provider, as after any crash.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from pathlib import Path
 from sqlalchemy.orm import Session
 
 from polyray.core.clock import Clock
+from polyray.core.durable import put_file
 from polyray.core.errors import Conflict
 from polyray.core.faultpoints import outside
 from polyray.core.layout import Layout
@@ -33,7 +33,7 @@ from polyray.recovery.report import Report, time_of
 from polyray.recovery.revocations import fence_leaders, leader_epoch
 from polyray.recovery.room import room_in
 from polyray.store import audit, chain
-from polyray.store.anchors import Anchors, sync_directory
+from polyray.store.anchors import Anchors
 from polyray.store.engine import Store
 from polyray.store.steps import note
 from polyray.store.tables import Event
@@ -167,7 +167,7 @@ class _Work:
                     epoch = max(leader_epoch(new), leader_epoch(replaced)) + 1
             warnings = self._warnings(old is not None, differs)
             revocations.end_logins(new)
-            doubt(new)
+            doubt(new, "the platform was restored from a backup")
             raise_key_epoch(new, max(now_ms, self._newest_key_ms() + 1), by="restore")
             fence_leaders(new, epoch)
             if lost is not None:
@@ -180,8 +180,7 @@ class _Work:
 
     def _put(self, report: Report, keep_as: str, set_anchors_aside: bool) -> str:
         """Put everything in place. The report comes first: after a crash it is what tells of the gap."""
-        with outside("restore.report"):
-            _write_private(Path(report.path), json.dumps(report.as_dict(), indent=1))
+        put_file(Path(report.path), json.dumps(report.as_dict(), indent=1).encode(), effect="restore.report")
         placing.forget_routes(self.settings.state_dir / "run")
         if set_anchors_aside:
             with outside("restore.anchors"):
@@ -216,12 +215,3 @@ class _Work:
         if differs:
             told.append(f"the backup is of another history ({differs}): the anchors here were set aside")
         return told
-
-
-def _write_private(path: Path, content: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    sync_directory(path.parent)

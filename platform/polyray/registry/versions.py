@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 
 from polyray.core.arrivals import arriving
 from polyray.core.beneath import read_beneath
+from polyray.core.durable import sync_directory
 from polyray.core.errors import Conflict, Invalid, NotFound
 from polyray.core.faultpoints import outside
 from polyray.core.file_set import FileEntry, files_digest
@@ -82,7 +83,7 @@ def register(
             with outside("file.model"):
                 shutil.rmtree(target, ignore_errors=True)
                 copy.rename(target)
-                _sync(models)
+                sync_directory(models)
             session.add(row)
             registered(session, row)
     finally:
@@ -144,7 +145,7 @@ def _copied(run_dir: Path, path: str, into: Path) -> list[FileEntry]:
     if not entries:
         raise Invalid("no files in it", field="path", hint="save the model there first")
     for directory, _, _ in os.walk(into):
-        _sync(Path(directory))
+        sync_directory(Path(directory))
     return entries
 
 
@@ -184,11 +185,3 @@ def _last_metrics(run_dir: Path) -> dict[str, Any]:
         if record["type"] == "metrics" and isinstance(record.get("metrics"), dict):
             found = record["metrics"]
     return found
-
-
-def _sync(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -13,6 +13,7 @@ import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from polyray.core.durable import sync_directory
 from polyray.core.errors import Unavailable
 from polyray.core.faultpoints import outside
 from polyray.core.private import private_directory
@@ -98,15 +99,6 @@ class Anchors:
             os.close(descriptor)
         if is_new:
             sync_directory(self.path.parent)
-
-
-def sync_directory(path: Path) -> None:
-    """Have the names in a directory on the disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _parsed(line: bytes) -> Anchor | None:

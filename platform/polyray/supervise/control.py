@@ -25,6 +25,7 @@ UP_SECONDS = 180.0
 #: For clusters to end and nodes to be terminated, and the components after them.
 DOWN_SECONDS = 150.0
 _LOOK_SECONDS = 0.2
+_DOUBT_SECONDS = 30.0
 #: A unix socket's path has 107 bytes at most; the longest here is the responder's.
 _MAX_STATE_DIR_BYTES = 107 - len("/run/haproxy/responder.sock")
 
@@ -93,7 +94,8 @@ def down(settings: Settings, *, say: Say, timeout_seconds: float = DOWN_SECONDS)
     local = Local(settings)
     ports = tuple(_port_of(local.endpoints.get(name)) for name in ("api_url", "gateway_url"))
     supervisor, ran = local.supervisor, local.has_records
-    if supervisor is None and ran:
+    was_killed = supervisor is None and ran
+    if was_killed:
         say("its supervisor is gone; ending what it left")
         child = _started(local, supervisor_command(settings, end=True))
         supervisor = ref_of(child.pid)
@@ -107,9 +109,23 @@ def down(settings: Settings, *, say: Say, timeout_seconds: float = DOWN_SECONDS)
     left = find_leftovers(settings.state_dir, settings.ray_dir, ports if ran else ())
     if left:
         raise _still_there(left)
+    if was_killed:
+        _doubt(local, say)
     if ran:
         (local.run_dir / "endpoints.json").unlink(missing_ok=True)
     return ran
+
+
+def _doubt(local: Local, say: Say) -> None:
+    """Nothing was drained where the control plane was dead: what ran then must not pay for it with a retry."""
+    command = [sys.executable, "-m", "polyray.recovery", "--state-dir", str(local.settings.state_dir.absolute())]
+    try:
+        done = subprocess.run([*command, "doubt"], capture_output=True, text=True, timeout=_DOUBT_SECONDS, check=False)
+        told = done.stderr.strip() if done.returncode else ""
+    except subprocess.TimeoutExpired:
+        told = f"no answer in {_DOUBT_SECONDS:.0f} s"
+    if told:
+        say(f"what ran could not be marked as ended by this, and may lose a retry: {told}")
 
 
 def _started(local: Local, command: list[str], **more: Any) -> subprocess.Popen[bytes]:

@@ -7,14 +7,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from support.api import Platform, make_platform, prepare_state
-
-
-@pytest.fixture(scope="session")
-def prepared_state(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("prepared")
-    prepare_state(directory)
-    return directory
+from support.api import Platform, make_platform
 
 
 @pytest.fixture
