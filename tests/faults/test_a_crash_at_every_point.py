@@ -5,23 +5,18 @@ Each failure names the one history that failed: `CRASH_AT=STORY:POINT[:POINT] py
 
 from __future__ import annotations
 
-import logging
 import os
-import random
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-import structlog
 
 from conftest import Tier
-from polyray.core import ids
-from support.exhaustive import Explorer, Tally
-from support.stage import Stage, Story
-from support.stopping import StopOnStage
+from support.exhaustive import Tally
+from support.exploring import explored
+from support.stage import Story
 from support.stories import RUN, RUN_WITH_TWO, STORIES
 
 pytestmark = pytest.mark.timeout(1200)
@@ -32,24 +27,15 @@ SEED = int(os.environ.get("POLYRAY_SEED", "1"))
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty directory to work in, in memory where there is such a thing, with quiet logs and repeatable ids."""
+def home(tmp_path: Path) -> Iterator[Path]:
+    """An empty directory to work in, in memory where there is such a thing."""
     base = Path(tempfile.mkdtemp(dir=SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else tmp_path))
-    for name in ("golden", "forked"):
-        (base / name).mkdir()
-    monkeypatch.chdir(base / "golden")
-    monkeypatch.setattr(ids, "secrets", SimpleNamespace(choice=random.Random(SEED).choice))
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     yield base
-    structlog.reset_defaults()
     shutil.rmtree(base)
 
 
-def explore(home: Path, name: str, make: Callable[[], Stage], *strides: int) -> Tally:
-    stage = make()
-    explorer = Explorer(name, stage, home / "forked", strides=strides, seed=SEED)
-    stage.watching = explorer.watching
-    tally = explorer.explore()
+def explore(home: Path, name: str, *strides: int) -> Tally:
+    tally = explored(home, name, SEED, *strides)
     assert not tally.failures, f"{len(tally.failures)} histories failed, the first being\n" + tally.failures[0]
     return tally
 
@@ -57,7 +43,7 @@ def explore(home: Path, name: str, make: Callable[[], Stage], *strides: int) -> 
 def test_whatever_point_it_crashes_at_a_job_runs_once_and_its_client_is_told_the_same(
     home: Path, tier: Tier, record_property: Callable[[str, object], None]
 ) -> None:
-    tally = explore(home, RUN.name, lambda: Stage(RUN), 1, *_again(tier))
+    tally = explore(home, RUN.name, 1, *_again(tier))
     tell(record_property, RUN.name, tally)
 
 
@@ -65,7 +51,7 @@ def test_whatever_point_it_crashes_at_a_job_runs_once_and_its_client_is_told_the
 def test_whatever_point_it_crashes_at_every_story_ends_as_if_nothing_had_happened(
     home: Path, tier: Tier, story: Story, record_property: Callable[[str, object], None]
 ) -> None:
-    tally = explore(home, story.name, lambda: Stage(story), tier.pick(quick=24, full=1), *_again(tier))
+    tally = explore(home, story.name, tier.pick(quick=24, full=1), *_again(tier))
     tell(record_property, story.name, tally)
 
 
@@ -74,8 +60,7 @@ def test_whenever_a_stop_comes_it_is_kept_also_by_a_control_plane_that_dies_of_i
     home: Path, tier: Tier, story: Story, record_property: Callable[[str, object], None]
 ) -> None:
     name = f"{story.name}-stopped"
-    again = (97,) if tier.full else ()
-    tally = explore(home, name, lambda: StopOnStage(story, "job"), tier.pick(quick=40, full=1), *again)
+    tally = explore(home, name, tier.pick(quick=40, full=1), *_again(tier))
     tell(record_property, name, tally)
 
 
