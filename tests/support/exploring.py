@@ -51,7 +51,7 @@ def main(name: str, directory: Path, seed: int, strides: tuple[int, ...]) -> Non
     from support.stopping import StopOnStage
     from support.stories import STORIES
 
-    ids.secrets = SimpleNamespace(choice=random.Random(seed).choice)  # type: ignore[attr-defined]
+    ids.secrets = SimpleNamespace(choice=random.Random(seed).choice)  # type: ignore[assignment, attr-defined]
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     for part in ("golden", "forked"):
         (directory / part).mkdir()
